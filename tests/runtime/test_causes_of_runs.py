@@ -225,7 +225,7 @@ PAIRS = (
     Pair(
         "an overflow that a division hides",
         HIDDEN.format(norm="return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)  # AMP802"),
-        ("`mul` overflows float16 in step 0", "gives zero, which neither loss nor gradients show"),
+        ("`mul` overflows float16 in step 0", "hides it as zero"),
         HIDDEN.format(norm="return x / torch.sqrt((x.float() * x).mean(-1, keepdim=True) + 1e-6)"),
     ),
     Pair(
@@ -237,7 +237,7 @@ PAIRS = (
     Pair(
         "second derivatives of a scaled loss",
         CURVATURE.format(region="", loss="scaler.scale(loss)", mark="  # AMP802"),
-        ("`torch.autograd.grad` returns NaN or infinity for scaled gradients in step 0", "checks only `.grad`"),
+        ("`torch.autograd.grad` returns NaN or infinity in step 0", "checks only `.grad`"),
         CURVATURE.format(region=", enabled=False", loss="loss", mark=""),
     ),
     Pair(
@@ -299,7 +299,7 @@ PAIRS = (
     Pair(
         "a loss that falls on the unscaled gradients of another optimizer",
         ACTOR.format(between="pass", mark="  # AMP209", after="scaler.step(oc)"),
-        ("`scaler.scale(la).backward` adds scaled gradients of `la` to the gradients of `oc`",),
+        ("`scaler.scale(la).backward` adds scaled gradients to those of `oc`",),
         ACTOR.format(between="scaler.step(oc); scaler.update()", mark="", after="oc.zero_grad()"),
     ),
     Pair(

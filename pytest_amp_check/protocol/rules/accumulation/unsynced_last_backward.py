@@ -14,8 +14,8 @@ RULE = Rule(
     prescan_words=(".step( backward(",),
     violations={
         "step@apart": ViolationKind(
-            "`{loss}` runs the last backward of the window under `no_sync()`, so each process steps `{optimizer}` by "
-            "its own gradients: leave `no_sync()` before the last micro-batch of the window",
+            "`{loss}` runs the window's last backward under `no_sync()`, so each process steps `{optimizer}` by its "
+            "own gradients: leave `no_sync()` before the last micro-batch of the window",
             cause=Cause(Backward),
             trace_kinds=(Backward,),
             precedence=Precedence(needs_every_path=True),

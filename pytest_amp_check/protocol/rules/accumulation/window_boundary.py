@@ -31,7 +31,7 @@ RULE = Rule(
             any_precision=True,
         ),
         "zero:in-loop": ViolationKind(
-            "`{optimizer}` is cleared in each iteration of a loop whose step follows after the loop, so only the last "
+            "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only the last "
             "iteration counts: clear once, before the loop",
             trace_kinds=(Backward,),
             in_next_iteration=True,
@@ -54,8 +54,8 @@ RULE = Rule(
             WARNING,
         ),
         "window:running-divisor": ViolationKind(
-            "The loss is divided by `{divisor}`, the number of micro-batches so far, so each micro-batch of the window "
-            "has another weight: divide by the number of micro-batches in the window",
+            "The loss is divided by `{divisor}`, the number of micro-batches so far, so their weights differ: "
+            "divide by the number of micro-batches in the window",
             WARNING,
             any_precision=True,
         ),

@@ -44,8 +44,8 @@ RULE = Rule(
             "pass a tensor of that dtype"
         ),
         "clash:in-place": ViolationKind(
-            "`{call}` adds a product of {dtype} tensors to a float32 tensor in place, which raises RuntimeError "
-            "because autocast does not cast it: cast the factors with `.float()`, or add the result of `@`"
+            "`{call}` adds a product of {dtype} tensors to a float32 tensor in place, which raises RuntimeError: "
+            "cast the factors with `.float()`, or add the result of `@`"
         ),
         "clash:attention": ViolationKind(
             "`{call}` is given {dtype} and float32 tensors as query, key and value, which raises: cast the float32 "

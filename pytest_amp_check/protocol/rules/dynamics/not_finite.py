@@ -64,12 +64,12 @@ RULE = Rule(
             "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
         "not-finite:hidden": ViolationKind(
-            "`{op}` overflows float16 in step {step}, and a division by its infinity (line {line}) gives zero, which "
-            "neither loss nor gradients show: compute it in float32, or make its operands smaller"
+            "`{op}` overflows float16 in step {step}, and a division by its infinity (line {line}) hides it as zero: "
+            "compute it in float32, or make its operands smaller"
         ),
         "not-finite:derivative": ViolationKind(
-            "`{call}` returns NaN or infinity for scaled gradients in step {step}, and the scaler still applies the "
-            "step, because it checks only `.grad`: differentiate the unscaled loss, or skip such a step yourself"
+            "`{call}` returns NaN or infinity in step {step}, and the scaler, which checks only `.grad`, applies the "
+            "step: differentiate the unscaled loss, or skip such a step yourself"
         ),
         "not-finite:unexplained": ViolationKind(
             "The {what} of step {step} is not finite; the cause is unknown ({reason}){lasting}: find the first NaN or "

@@ -22,8 +22,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(
-            "`{call}` multiplies positions by frequencies in an op that autocast runs in low precision, so the"
-            " angles are off by radians: compute them in a region with `enabled=False`"
+            "`{call}` multiplies positions by frequencies in autocast's low precision, so the angles are off by "
+            "radians: compute them in a region with `enabled=False`"
         ),
         "positions:cast": ViolationKind(
             "`{call}` rounds positions to low precision before their sine or cosine is computed: cast the sine and "

@@ -38,8 +38,8 @@ RULE = Rule(
             certainty=Certainty(missing_method="scale"),
         ),
         "backward:beside": ViolationKind(
-            "`{loss}` runs backward without the loss scale, but `{scaler}` divides its gradients by the scale, and no "
-            "method of its class scales the loss: write `{scaler}.scale({loss}).backward()`",
+            "`{loss}` runs backward unscaled, but `{scaler}` divides its gradients by the scale, and no method of its "
+            "class scales it: write `{scaler}.scale({loss}).backward()`",
             certainty=Certainty(missing_method="scale"),
         ),
         "step@raw-framework": ViolationKind(

@@ -42,8 +42,8 @@ RULE = Rule(
             trace_kinds=(ScalerStep,),
         ),
         "plain-step:beside": ViolationKind(
-            "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
-            "of its class steps through the scaler: call `{scaler}.step({optimizer})` instead",
+            "`{optimizer}.step()` applies gradients scaled by `{scaler}`, and no method of its class steps through "
+            "`{scaler}`: call `{scaler}.step({optimizer})` instead",
             certainty=Certainty(missing_method="step"),
         ),
     },

@@ -29,8 +29,8 @@ RULE = Rule(
             precedence=Precedence(yields_to=("unscale@window",)),
         ),
         "backward:mixes": ViolationKind(
-            "`{call}` adds scaled gradients of `{loss}` to the gradients of `{optimizer}`, which "
-            "`{scaler}.unscale_({optimizer})` has already unscaled: run it before `unscale_`, or keep `{loss}` from "
+            "`{call}` adds scaled gradients to those of `{optimizer}`, which `{scaler}.unscale_({optimizer})` has "
+            "already unscaled: run it before `unscale_`, or keep `{loss}` from "
             "the parameters of `{optimizer}`",
             trace_kinds=(Unscale,),
             # Then the early unscale_ is the cause.

@@ -20,8 +20,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "update@pending-framework": ViolationKind(
-            "{framework} has one loss scale for all optimizers and updates it in each step, but `{optimizer}` still "
-            "holds gradients of the old scale: {advice}",
+            "{framework} updates its one loss scale in each step, but `{optimizer}` still holds gradients of the old "
+            "scale: {advice}",
             trace_kinds=(Backward,),
         ),
         "update@pending": ViolationKind(
