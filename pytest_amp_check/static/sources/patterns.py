@@ -399,6 +399,8 @@ _LARGE = (
 _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 #: The name of a constant, whose number may stand in another file.
 _CONSTANT_NAME = rb"[A-Z][A-Z0-9_]{2,}"
+#: An item that is set to such a number or to minus a constant.
+_LARGE_ITEM = rb"\] = (?:-?" + _LARGE + rb"|-(?:\w+\.)*" + _CONSTANT_NAME + rb"\b)"
 _FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
@@ -428,8 +430,7 @@ _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 def _fills_large_number(code: Code) -> bool:
     """Return True if code may fill a tensor with a number above float16, written directly or by a name."""
     data = code.data
-    written = rb"\] = (?:-?" + _LARGE + rb"|-(?:\w+\.)*" + _CONSTANT_NAME + rb"\b)"
-    if _ITEMS in code.words_found and re.search(written, data) is not None:
+    if _ITEMS in code.words_found and re.search(_LARGE_ITEM, data) is not None:
         return True
     if code.words_found.isdisjoint(_FILL_WORDS):
         return False
@@ -459,7 +460,13 @@ def _fills_large_number(code: Code) -> bool:
 
 def fragile_lines(data: bytes) -> list[int]:
     """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor."""
-    return [data.count(b"\n", 0, start) + 1 for start in _iterate_fragile_lines(data)]
+    numbers: list[int] = []
+    number, counted = 1, 0
+    for start in _iterate_fragile_lines(data):
+        number += data.count(b"\n", counted, start)
+        counted = start
+        numbers.append(number)
+    return numbers
 
 
 #: Words of fragile expressions. A fragile line has at least one of them.
