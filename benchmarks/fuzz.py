@@ -146,8 +146,11 @@ def _configured(given: Input, folder: Path) -> str:
     except options.ConfigError as error:
         if not str(error) or "\n" in str(error):
             raise Wrong(f"it is not refused in one sentence: {str(error)!r}") from None
-        # A path that leads above the folder is named without it.
-        return str(error).replace(str(folder), "").replace(str(folder.parent), "").replace(str(folder.parents[1]), "")
+        message, here = str(error), Path.cwd()
+        # A configuration may name a file above its folder.
+        for place in (here, *here.parents[:2]):
+            message = message.replace(str(place), "")
+        return message
     finally:
         path.unlink()
     found = check_source(
