@@ -94,6 +94,8 @@ def test_differences_of_moments_cancel(statement: str, found: bool) -> None:
     [
         ("def kl(log_probs: torch.Tensor, base_log_probs: torch.Tensor):\n    return log_probs - base_log_probs", True),
         ("def kl(p: torch.Tensor, q: torch.Tensor):\n    return F.log_softmax(p, -1) - torch.log_softmax(q, -1)", True),
+        ("def one(log_probs: torch.Tensor):\n    return (log_probs - log_probs.detach()).exp()", False),
+        ("def kl(log_probs: torch.Tensor, base_logp: torch.Tensor):\n    return log_probs - base_logp.detach()", True),
         ("def kl(p: torch.Tensor, q: torch.Tensor):\n    return (p.log_softmax(-1) - q.log_softmax(-1)).exp()", True),
         (
             "def kl(log_probs: torch.Tensor, base: torch.Tensor):\n    return log_probs.float() - base.float()",

@@ -106,3 +106,37 @@ def test_what_nobody_divides_is_not(name: str) -> None:
     lines = dedent(PROGRAMS[name]).split("\n")
     source = "\n".join(line for line in lines if "# divides" not in line)
     assert places(check_source(source, "train.py")) == marks(source) != set()
+
+
+BY_NAME = """\
+import torch
+from tools import {name}
+
+def train(model, loader, optimizer, criterion, k):
+    for i, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        if (i + 1) % k == 0:
+            {name}({given})
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("given", ["model, 1.0 / k", "model.parameters(), 1 / k"])
+@pytest.mark.parametrize(
+    ("name", "divides"),
+    [
+        ("scale_grads_", True),
+        ("divide_gradients", True),
+        ("rescaleGrad", True),
+        ("average_gradients", False),  # over ranks
+        ("clip_grads", False),
+        ("grad_scaler", False),
+        ("scale_model", False),
+    ],
+)
+def test_a_function_that_says_that_it_divides_gradients(name: str, divides: bool, given: str) -> None:
+    source = BY_NAME.format(name=name, given=given)
+    found = [finding.code for finding in check_source(source, "train.py") if finding.code == "AMP301"]
+    assert found == ([] if divides else ["AMP301"])

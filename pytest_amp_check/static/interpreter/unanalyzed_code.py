@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
+from ..project.syntax import tail_name
 from .identity import structural_unknown
 from .interpreter import HandlerTable, Interpreter
-from .name_effects import effects_of_name, is_notification
+from .name_effects import divides_gradients, effects_of_name, is_notification
 from .source_text import expression_text
 from .tensors import compute_tensor, provenance_here
 from .values.containers import MappingValue
@@ -131,6 +132,8 @@ def escape(
         # A callback that receives the scaler itself works with it.
         about = e.MATTERS if trainers or (notifies and direct) else effects
         interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=about, notifies=notifies)
+    if isinstance(node, ast.Call) and divides_gradients(tail_name(node.func)):
+        interp.emit(e.GradNormalise, node, owners=None)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):
         interp.emit(e.GradAverage, node)
 

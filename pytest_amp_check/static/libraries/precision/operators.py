@@ -117,9 +117,18 @@ def apply_operator(
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
     if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
         kept |= {COMPLEMENT}
-    if op is ast.Sub:
+    if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):
+        # `x - x.detach()` is exactly zero, and exists for its gradient.
         check_difference(interp, left, right, node)
     return _apply_linear_operator(op, left, right, kept, sides)
+
+
+def _without_detach(node: ast.expr) -> ast.expr:
+    """Return the tensor that an expression detaches, or the expression."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=tensor, attr="detach"), args=[]):
+            return tensor
+    return node
 
 
 def _apply_linear_operator(
