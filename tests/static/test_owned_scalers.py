@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trees import found, marks, write
 
-from pytest_amp_check import check_paths
+from pytest_amp_check import check_paths, check_source
 
 WRONG = {
     "a wrapper that never updates": """
@@ -488,74 +488,38 @@ def test_a_file_of_which_the_others_are_not_asked_for_is_judged_alone(tmp_path: 
     assert "AMP206" in codes
 
 
-HELD = {
-    "a scaler that a class holds": """
-        === train.py
-        import torch
+HELD = """\
+import torch
 
-        class Held:
-            scaler = torch.amp.GradScaler("cuda")
+class Held:
+    scaler = torch.amp.GradScaler("cuda"{disabled})
 
-        class Runs(Held):
-            pass
+class Runs(Held):
+    pass
 
-        def train(model, loader, optimizer):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda"):
-                    loss = model(x, y)
-                Runs.scaler.scale(loss).backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
-                Runs.scaler.step(optimizer)
-                Runs.scaler.update()
-        """,
-    "a disabled scaler that a class holds, and that code replaces": """
-        === train.py
-        import torch
+def set_up():
+    {replaces}
 
-        class Held:
-            scaler = torch.amp.GradScaler("cuda", enabled=False)
-
-        class Runs(Held):
-            pass
-
-        def set_up():
-            Runs.scaler = torch.amp.GradScaler("cuda")
-
-        def train(model, loader, optimizer):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda"):
-                    loss = model(x, y)
-                Runs.scaler.scale(loss).backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
-                Runs.scaler.step(optimizer)
-                Runs.scaler.update()
-        """,
-    "a disabled scaler that a class holds": """
-        === train.py
-        import torch
-
-        class Held:
-            scaler = torch.amp.GradScaler("cuda", enabled=False)
-
-        class Runs(Held):
-            pass
-
-        def train(model, loader, optimizer):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", enabled=False):
-                    loss = model(x, y)
-                Runs.scaler.scale(loss).backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                Runs.scaler.step(optimizer)
-                Runs.scaler.update()
-        """,
-}
+def train(model, loader, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"{disabled}):
+            loss = model(x, y)
+        Runs.scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        Runs.scaler.step(optimizer)
+        Runs.scaler.update()
+"""
 
 
-@pytest.mark.parametrize("program", HELD.values(), ids=HELD)
-def test_a_scaler_of_a_class_is_on_unless_its_construction_says_otherwise(program: str, tmp_path: Path) -> None:
-    write(tmp_path, program)
-    assert found(tmp_path) == marks(tmp_path)
+@pytest.mark.parametrize(
+    ("disabled", "replaces", "codes"),
+    [
+        ("", "pass", {"AMP201"}),
+        (", enabled=False", "pass", set()),
+        (", enabled=False", 'Runs.scaler = torch.amp.GradScaler("cuda")', {"AMP201"}),
+    ],
+)
+def test_a_scaler_that_a_class_holds(disabled: str, replaces: str, codes: set[str]) -> None:
+    findings = check_source(HELD.format(disabled=disabled, replaces=replaces), "train.py")
+    assert {finding.code for finding in findings if finding.code != "AMP110"} == codes

@@ -289,11 +289,8 @@ class Interpreter:
                     self.evaluate(child)
             value = self.fresh_unknown(node)
         if self.module.may_lose_precision or self.state.frame.module.may_lose_precision:
-            # As in `annotate_dtype`, without a call for each expression.
-            annotate = self.handlers.dtype_annotators.get(kind)
-            if annotate is not None:
-                value = annotate(self, node, value)
-            self.expression_values[node] = value
+            # Asked here as well, because most expressions need no call.
+            return self.annotate_dtype(kind, node, value)
         return value
 
     def annotate_dtype(self, kind: type[ast.AST], node: ast.AST, value: Value) -> Value:

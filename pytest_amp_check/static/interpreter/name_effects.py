@@ -25,7 +25,10 @@ _TRAINING_WORDS = frozenset(
     "train trainer training fit optimize optimise optimization epoch iteration run loop engine".split()
 )
 #: Words of code that multiplies or divides gradients by a factor. An average is one over ranks, not over a window.
-_FACTOR_WORDS = frozenset("divide div scale rescale normalize normalise".split())
+_FACTOR_WORDS = {word for word, effect in _EFFECT_BY_WORD.items() if effect == e.DIVIDES} - {"average"} | {
+    "scale",
+    "rescale",
+}
 _GRADIENT_WORDS = frozenset({"grad", "grads", "gradient", "gradients"})
 #: Words of code that has a step, an update or a scale unrelated to gradients.
 _UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
@@ -66,10 +69,11 @@ def _compute_name_effects(name: str) -> frozenset[str]:
     return frozenset(_EFFECT_BY_WORD[word] for word in words & _EFFECT_BY_WORD.keys())
 
 
+@lru_cache(maxsize=4096)
 def divides_gradients(name: str) -> bool:
     """Return True if a name says that a function multiplies gradients by a factor: ``scale_grads(model, 1 / n)``."""
     words = {word.lower() for word in _WORD.findall(name.rpartition(".")[2])}
-    return bool(words & _FACTOR_WORDS and words & _GRADIENT_WORDS) and not words & {"scaler", "unscale"}
+    return bool(words & _FACTOR_WORDS and words & _GRADIENT_WORDS)
 
 
 def effects_of_body(function: Function) -> frozenset[str]:
