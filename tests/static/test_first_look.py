@@ -191,6 +191,14 @@ SPEAKS = {
     "a layer": ("nn.Linear(8, 8, dtype=torch.float16)\noptim.SGD(model.parameters())", True),
     "a layer of float32": ("nn.Linear(8, 8, dtype=torch.float32)\noptim.SGD(model.parameters())\nx = 'float16'", False),
     "a pretrained model": ("m.from_pretrained('x', torch_dtype='float16')\noptim.SGD(m.parameters())", True),
+    # Averages of weights in low precision.
+    "an average of a cast copy": ("self.kept = deepcopy(model).half()\nself.kept.w.lerp_(model.w, 0.1)", True),
+    "an average that decays": ("self.kept = w.clone().to(torch.float16)\nself.kept.mul_(0.9).add_(w)", True),
+    "an average that is cast later": ("self.kept = deepcopy(model)\nself.kept.half()\nself.kept *= decay", True),
+    "a copy without an average": ("self.kept = deepcopy(model).half()", False),
+    "an average of a copy in float32": ("self.kept = deepcopy(model)\nself.kept *= decay\nhalf = 1 / 2", False),
+    "an average of what is no copy": ("self.kept = model.half()\nself.kept *= decay", False),
+    "a copy outside of a class": ("kept = deepcopy(model).half()\nkept.w.lerp_(model.w, 0.1)", False),
     # Clips and comments.
     "the old clip": ("clip_grad_norm(p, 1)", True),
     "the new clip": ("clip_grad_norm_(p, 1)", False),
