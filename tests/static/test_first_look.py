@@ -231,6 +231,28 @@ def test_what_is_worth_parsing(what: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("y = x.pow(2).mean(-1)", [1]),
+        ("y = torch.mean(x * x)", [1]),
+        ("y = x.mean(-1)", []),
+        ("y = x.square()", []),
+        ("y = (x**2).sum() - z", [1]),
+        ("y = z - x**2", []),
+        ("y = p.log_prob(x) - q.log_prob(x)", [1]),
+        ("y = p.log_prob(x) - z", []),
+        ("t = torch.arange(n, dtype=self.inv_freq.dtype)", [1]),
+        ("t = torch.arange(n) * self.inv_freq", []),
+        ("p = x.softmax(-1).to(dtype)\nbest = p.topk(2)", [1]),
+        ("p = x.softmax(-1).to(dtype)\nbest = p.max()", []),
+        ("m = x.mean()\n\nwith near:\n    y = x.square().mean()\n    z = (x * x).mean()", [4, 5]),
+    ],
+)
+def test_lines_that_low_precision_may_spoil(text: str, lines: list[int]) -> None:
+    assert patterns.fragile_lines(text.encode()) == lines
+
+
+@pytest.mark.parametrize(
     ("text", "bases"),
     [
         ("class A(Base):\n    def f(self): self.loss.backward()", {b"Base"}),
