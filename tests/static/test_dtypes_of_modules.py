@@ -46,6 +46,11 @@ MODULES = [
     ("tower = nn.Linear(16, 4).float().half()  # !", CAST),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(False)", ""),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(requires_grad=False)", ""),
+    ("switch = lambda part, on: part.requires_grad_(on)\ntower = nn.Linear(16, 4).half()\nswitch(tower, False)", ""),
+    (
+        "switch = lambda part, on: part.requires_grad_(on)\ntower = nn.Linear(16, 4).half()  # !\nswitch(tower, True)",
+        CAST,
+    ),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_()", CAST),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_(True)", CAST),
     ("tower = nn.Linear(16, 4).half()\ntower.add_adapter(config)", ""),
