@@ -119,6 +119,9 @@ def test_nothing_that_did_not_change_is_opened(
     assert opened(monkeypatch, lambda: said(tree, cache)) == set()
     put(tree / "direct.py", DIRECT + "\n")
     assert opened(monkeypatch, lambda: said(tree, cache)) == {"direct.py"}
+    # Only one file uses this one.
+    put(tree / "lib" / "steps.py", HELPER_OF_THREE + "\n")
+    assert opened(monkeypatch, lambda: said(tree, cache)) == {"steps.py", "train.py"}
     assert "AMP201" in same(tree, cache)
 
 

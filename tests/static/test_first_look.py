@@ -235,6 +235,7 @@ def test_what_is_worth_parsing(what: str) -> None:
     [
         ("y = x.pow(2).mean(-1)", [1]),
         ("y = torch.mean(x * x)", [1]),
+        ("\ny = torch.mean(x * x)", [2]),
         ("y = x.mean(-1)", []),
         ("y = x.square()", []),
         ("y = (x**2).sum() - z", [1]),

@@ -64,6 +64,8 @@ BROKEN = [
     "type = 3 4",
     'name = f"{config"',
     'name = f"loss of {config}',
+    # Newer syntax behind the error does not explain the error.
+    'print name\nname = f"{config["name"]}"',
     'name = f"""loss of {config}',
     "name = 'it''s\nrest = 2",
     'name = f"{config}" rest',
@@ -93,6 +95,13 @@ def test_newer_syntax_is_analyzed_or_names_the_python_it_needs(version: tuple[in
         f"This source needs Python {needed}, but amp-check runs on {RUNNING}, so nothing in it was checked: run "
         f"amp-check with Python {needed} or newer"
     )
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="needs a Python that is older than the syntax")
+def test_newer_syntax_in_the_first_line_names_the_python_it_needs() -> None:
+    (found,) = check_source("type Batch = dict[str, int]\n" + STEP.format(construct=""))
+    assert summary(found) == ("AMP903", 1, "warning")
+    assert found.message.startswith("This source needs Python 3.12, ")
 
 
 LISTS = """import torch
