@@ -79,11 +79,13 @@ class OverflowListener(Listener):
                 witness = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
                 self._found.append(e.NotFinite(each.site, how="hidden", witness=witness, names=dict(names)))
 
-    def record_loss(self, *, is_finite: bool) -> None:
-        """Report the overflows behind a loss. A loss that is not finite has its own finding."""
+    def take_found(self) -> list[Event]:
+        """Return the overflows of the latest forward pass, which are findings if the loss is finite.
+
+        A loss that is not finite has its own finding.
+        """
         found, self._found = self._found, []
-        for event in found if is_finite else ():
-            self.recording.run_checker.add_event(event)
+        return found
 
 
 def _compiles() -> bool:
