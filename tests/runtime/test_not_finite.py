@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
 
@@ -667,3 +668,42 @@ def test_a_hidden_overflow_is_reported_when_a_device_has_told_the_loss(monkeypat
     finding = only(run)
     assert finding.code == "AMP802"
     assert "overflows float16 in step 0" in finding.message
+
+
+def test_a_step_that_several_loops_call_is_searched_for_hidden_overflows_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    steps = 0
+    made = OverflowMode.__init__
+
+    def make(mode: OverflowMode) -> None:
+        searched.append(steps)
+        made(mode)
+
+    monkeypatch.setattr(OverflowMode, "__init__", make)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        monkeypatch.setattr(frames, "cached_backends", {})
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        nonlocal steps
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.ones(4, 8)).float().square().mean()
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.step(optimizer)
+        scaler.update()
+        steps += 1
+
+    with record(model):
+        for _ in range(4):
+            step()
+        for _ in range(4):
+            step()
+        while steps < 13:
+            step()
+    assert searched == [0, 10]
