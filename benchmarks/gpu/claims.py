@@ -119,7 +119,7 @@ CLAIMS = (
         "memory-estimated",
         "memory",
         f"What `estimate_memory()` tells without a GPU is within {MEDIAN:.0%} of the allocator's peak in the median of "
-        f"twenty trainings, and within {WORST:.0%} in the worst.",
+        f"more than twenty trainings, and within {WORST:.0%} in the worst.",
         _estimates,
     ),
     Claim(

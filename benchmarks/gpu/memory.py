@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpu.models import Decoder, Perceptron, Residual, Restoring, Vision, optimizer
+from gpu.models import Decoder, Encoder, Perceptron, Residual, Restoring, Vision, optimizer
 from gpu.places import on
 from gpu.results import Row
 from pytest_amp_check import estimate_memory, measure_memory
@@ -45,7 +45,7 @@ def _images(batch: int, size: int) -> Callable[[], Tensor]:
 
 
 def cases(*, dry: bool) -> dict[str, Case]:
-    """Return twenty trainings. In a dry run, they are so small that a CPU runs each in seconds."""
+    """Return the trainings. In a dry run, they are so small that a CPU runs each in seconds."""
     words, length = (500, 32) if dry else (50257, 1024)
 
     def gpt(width: int, depth: int, *, recomputed: bool = False) -> Callable[[], nn.Module]:
@@ -63,6 +63,12 @@ def cases(*, dry: bool) -> dict[str, Case]:
 
     def mlp(width: int, depth: int) -> Callable[[], nn.Module]:
         return lambda: Perceptron(64 if dry else width, depth)
+
+    def encoder(width: int, depth: int) -> Callable[[], nn.Module]:
+        return lambda: Encoder(32 if dry else width, depth)
+
+    def activations(batch: int, width: int) -> Callable[[], Tensor]:
+        return lambda: torch.randn(2 if dry else batch, 256, 32 if dry else width, device="cuda")
 
     def rows_of(batch: int, width: int) -> Callable[[], Tensor]:
         return lambda: torch.randn(4 if dry else batch, 64 if dry else width, device="cuda")
@@ -92,6 +98,7 @@ def cases(*, dry: bool) -> dict[str, Case]:
         "ResNet-101": Case(resnet(3, 4, 23, 3), images(16, 224)),
         "UNet": Case(unet(64, 4), images(8, 256)),
         "UNet, float32, SGD fused": Case(unet(64, 4), images(8, 256), "float32", "SGD fused"),
+        "encoder of torch with dropout": Case(encoder(512, 4), activations(16, 512)),
         "MLP": Case(mlp(4096, 8), rows_of(1024, 4096)),
         "MLP, large batch": Case(mlp(1024, 8), rows_of(65536, 1024), "bfloat16", "SGD foreach"),
     }
