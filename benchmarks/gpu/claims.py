@@ -16,7 +16,8 @@ class Claim(NamedTuple):
     """A claim: name, deciding part, and text.
 
     ``refuted`` returns the evidence of the part's rows against the claim, or "" if they confirm it. ``needs_gpu`` is
-    True if emulation cannot decide the claim, so that a dry run omits it.
+    True if emulation cannot decide the claim, so that a dry run omits it, and ``needs_no_gpu`` if only a dry run
+    decides it.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Claim(NamedTuple):
     text: str
     refuted: Callable[[Rows], str]
     needs_gpu: bool = False
+    needs_no_gpu: bool = False
 
 
 def _listed(wrong: Iterable[str], most: int = 8) -> str:
@@ -159,6 +161,7 @@ CLAIMS = (
         "speed",
         "Without a GPU `assert_speedup` decides nothing and says so.",
         _every("without a GPU", more="seen"),
+        needs_no_gpu=True,
     ),
     Claim(
         "harm-on-cuda",
