@@ -137,9 +137,11 @@ def _submodules_of(interp: Interpreter, tracked_object: TrackedObject) -> list[T
 
 def _unknown_callees(interp: Interpreter, tracked_object: TrackedObject, *, read: bool) -> frozenset[str]:
     """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
-    if any(part.attributes.casts for part in _submodules_of(interp, tracked_object)):
+    parts = _submodules_of(interp, tracked_object)
+    if any(part.attributes.casts for part in parts):
         return AUTOCAST_CALLEES
-    return frozenset() if read else frozenset({FORWARD})
+    called = frozenset[str]().union(*(part.attributes.callees for part in parts))
+    return called if read else called | {FORWARD}
 
 
 def _call_module_instance(
