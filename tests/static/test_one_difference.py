@@ -676,6 +676,63 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["a comparison of versions by a name"] = """\
+import torch
+
+NEW = torch.__version__ >= "2.4"
+
+def train(model, loader, optimizer):
+    if NEW:
+        scaler = torch.amp.GradScaler("cuda")
+    else:
+        scaler = torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a comparison of versions in an attribute"] = """\
+import torch
+from torch import __version__ as known
+
+class Options:
+    def __init__(self):
+        self.new = known >= "2.4"
+
+options = Options()
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda") if options.new else torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a comparison of something else by a name"] = """\
+import torch
+
+NEW = torch.cuda.device_count() >= 2
+VERSION = 1
+
+def train(model, loader, optimizer):
+    if NEW:
+        scaler = torch.amp.GradScaler("cuda")
+    else:
+        scaler = torch.cuda.amp.GradScaler()  # AMP901
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WHOLE["gradients of something that is not known are divided"] = """\
 import torch
 
