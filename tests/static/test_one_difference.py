@@ -676,6 +676,72 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["a context on a stack ends with the stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer, context):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(context)
+        print(model(loader.first))
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        scaler.scale(loss).backward()  # AMP110
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["the contexts of a stack move to another stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autocast("cuda"))
+        stays = stack.pop_all()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    stays.close()
+"""
+WHOLE["anomaly detection on a stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.detect_anomaly())  # AMP213
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+WHOLE["anomaly detection on a stack that ends before backward"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.detect_anomaly())
+        print(model(loader.first))
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WHOLE["a comparison of versions by a name"] = """\
 import torch
 

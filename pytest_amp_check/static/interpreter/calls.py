@@ -118,7 +118,10 @@ def _stack_method(
 ) -> Value:
     if name == "enter_context" and args:
         enter_context(interp, args[0], node)
+        receiver.entered_contexts.append(args[0])
         return entered_value(interp, args[0], node if isinstance(node, ast.expr) else ast.Constant(None))
+    if name == "pop_all":
+        receiver.is_released = True
     return interp.fresh_unknown(node, name)
 
 

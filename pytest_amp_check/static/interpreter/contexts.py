@@ -183,13 +183,15 @@ class _NoGradHandler(ContextHandler):
 
 class _StackHandler(SelfBindingHandler):
     def enter(self, interp: Interpreter, value: StackContext, node: ast.AST) -> None:
-        value.open_region_count, value.no_sync_count, value.float8_count = (
-            len(interp.state.open_regions),
-            len(interp.state.no_sync_conditions),
-            len(interp.state.float8_conditions),
-        )
+        state = interp.state
+        value.open_region_count, value.possible_region_count = len(state.open_regions), state.possible_regions
+        value.no_sync_count, value.float8_count = len(state.no_sync_conditions), len(state.float8_conditions)
+        value.no_grad_count = state.no_grad
 
     def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
+        for context in reversed(value.entered_contexts):
+            if not holds_autocast(context):
+                exit_context(interp, context, node, depth)
         interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: StackContext) -> None:
@@ -197,6 +199,8 @@ class _StackHandler(SelfBindingHandler):
         del interp.state.no_sync_conditions[value.no_sync_count :]
         while len(interp.state.float8_conditions) > value.float8_count:
             _leave_float8(interp)
+        interp.state.possible_regions = value.possible_region_count + value.is_released
+        interp.state.no_grad = value.no_grad_count
 
 
 class _UnknownHandler(ContextHandler):
