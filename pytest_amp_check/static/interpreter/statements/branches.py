@@ -15,9 +15,6 @@ from .simple_statements import notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
-    if is_main_guard(node.test):
-        interp.execute_block(node.body)
-        return
     formula = condition_formula(interp, node.test)
     for block, truth in ((node.body, True), (node.orelse, False)):
         if any(map(ends_program, block)):
@@ -72,10 +69,6 @@ def execute_match(interp: Interpreter, node: ast.Match) -> None:
         run_branches(interp, formula, lambda: interp.execute_block(arm.body), lambda: execute_case(index + 1))
 
     execute_case(0)
-
-
-def is_main_guard(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
