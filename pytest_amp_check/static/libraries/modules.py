@@ -529,6 +529,12 @@ def _get_module_attribute(interp: Interpreter, receiver: ObjectRef, name: str, n
     return receiver if name == "module" else None
 
 
+def _get_wrapped_module(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    """Return the module for ``module`` of a wrapped module, because a wrapper and its module are one object here."""
+    tracked_object = receiver.tracked_object
+    return receiver if name == "module" and tracked_object is not None and tracked_object.attributes.wrappers else None
+
+
 def register(handlers: HandlerTable) -> None:
     handlers.calls["module"] = lambda interp, func, *given: run_forward(
         interp, func.tracked_object, *given, read=is_analyzed(func)
@@ -536,6 +542,7 @@ def register(handlers: HandlerTable) -> None:
     handlers.calls["module instance"] = _call_module_instance
     handlers.methods.update({"module": call_module_method, "loss": call_module_method})
     handlers.attributes["module"] = _get_module_attribute
+    handlers.inherited_attributes.append(_get_wrapped_module)
     handlers.named_functions.update(
         dict.fromkeys(
             (f"torch.distributed.fsdp.{name}" for name in ("MixedPrecision", "MixedPrecisionPolicy")), _make_policy
