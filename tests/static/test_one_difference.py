@@ -780,6 +780,22 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["a scaler that only some versions have"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    scaler = None
+    if torch.__version__ >= "1.6":
+        scaler = torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        if scaler is not None:
+            with torch.cuda.amp.autocast():  # AMP901
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
 WHOLE["a comparison of something else by a name"] = """\
 import torch
 

@@ -142,9 +142,29 @@ def _pair_formula(
 
 
 def asks_version(interp: Interpreter, test: ast.expr, formula: Formula) -> bool:
-    """Return True if a condition, or a value in the condition, asks about the installed torch."""
-    predicates = interp.graph.predicates
-    return _is_version_test(interp, test) or any(predicates[key].asks_version for key, _ in literals(formula))
+    """Return True if a condition asks about the installed torch, or has a variable or attribute with such a test."""
+    if _is_version_test(interp, test):
+        return True
+    return _has_version_predicate(interp, formula) and any(
+        isinstance(value, ConditionValue) and _has_version_predicate(interp, value.formula)
+        for value in _flags_in(interp, test)
+    )
+
+
+def _has_version_predicate(interp: Interpreter, formula: Formula) -> bool:
+    return any(interp.graph.predicates[key].asks_version for key, _ in literals(formula))
+
+
+def _flags_in(interp: Interpreter, test: ast.expr) -> list[Value]:
+    """Return the values of the variables and attributes whose truth a condition combines."""
+    if isinstance(test, ast.UnaryOp):
+        return _flags_in(interp, test.operand)
+    if isinstance(test, ast.BoolOp):
+        return [value for part in test.values for value in _flags_in(interp, part)]
+    found: list[Value] = []
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        interp.without_events(lambda: found.append(interp.evaluate(test)))
+    return found
 
 
 def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
