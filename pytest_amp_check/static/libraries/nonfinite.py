@@ -105,9 +105,11 @@ def find_single_assignment(interp: Interpreter, name: str) -> ast.expr | None:
 
 def _collect_assignments(code: ast.AST) -> dict[str, list[ast.expr]]:
     given: dict[str, list[ast.expr]] = {}
-    for statement in find_nodes(code, ast.Assign):
-        for name in {target.id for target in statement.targets if isinstance(target, ast.Name)}:
-            given.setdefault(name, []).append(statement.value)
+    pairs = [(target, plain.value) for plain in find_nodes(code, ast.Assign) for target in plain.targets]
+    pairs += [(typed.target, typed.value) for typed in find_nodes(code, ast.AnnAssign) if typed.value is not None]
+    for target, value in pairs:
+        if isinstance(target, ast.Name):
+            given.setdefault(target.id, []).append(value)
     return given
 
 
