@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that all of torch's users know
-from autocasts import MORE, cuda_entries, lists
+from autocasts import COMPOSED, MORE, cuda_entries, lists
 from torch import autocast, nn, zeros
 from torch.cuda.amp import GradScaler as CudaGradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -124,7 +124,7 @@ def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dty
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", half)
         try:
-            real = dtypes_of(lambda *shape: torch.empty(shape, device="cuda", dtype=dtype))
+            real = dtypes_of(lambda *shape: torch.empty(shape, device="cuda", dtype=dtype)) | COMPOSED
         finally:
             torch.set_autocast_enabled("cuda", False)
             torch.set_autocast_dtype("cuda", before)

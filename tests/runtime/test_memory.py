@@ -786,6 +786,22 @@ def test_estimates_choose_the_kernels_of_cuda() -> None:
     assert at(memory, "forward")["activations"] == elements * FP16 + 2 * 4 * 64 * FP32 + elements + 2 * 512
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["without weights", "with weights"])
+def test_dropout_inside_torchs_own_attention_is_estimated_as_on_cuda(asked: bool) -> None:
+    def kept(dropout: float) -> int:
+        with estimate_memory(workspace=0) as memory:
+            attention = nn.MultiheadAttention(16, 2, dropout=dropout, batch_first=True).cuda()
+            q = torch.randn(3, 64, 16, device="cuda", requires_grad=True)
+            output, _ = attention(q, q, q, need_weights=asked)
+            output.sum().backward()
+        return at(memory, "forward")["activations"]
+
+    # The kernel that keeps no scores draws its own mask. Weights that are returned are dropped with a mask of one byte
+    # and a copy: 3 batches, 2 heads, 64 by 64 scores in float32. An allocation takes multiples of 512 bytes.
+    scores = 3 * 2 * 64 * 64
+    assert kept(0.1) - kept(0.0) == ((4 + 1) * scores if asked else 0)
+
+
 def test_cublas_workspaces_stand_apart() -> None:
     def peak(**options: Any) -> dict[str, int]:
         with estimate_memory(**options) as memory:
