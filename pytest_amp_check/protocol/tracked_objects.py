@@ -73,6 +73,8 @@ class ModuleAttributes:
     wrappers: dict[str, frozenset[tuple[int, bool]]] = _NO_WRAPPERS
     #: The module casts its inputs, or parameters, itself.
     casts: bool = False
+    #: Names of the functions that the methods of a module of the project call.
+    callees: frozenset[str] = frozenset()
     #: Low dtype in which a policy makes the module compute.
     computes_in: str | None = None
     #: Parameters in a low dtype.

@@ -45,11 +45,7 @@ PROGRAMS = dict(programs())
 NOT_FOLLOWED = {("AMP403-bad", name) for name in ("bound methods", "through functions", "through lambdas")}
 #: A class that shards its module and steps the scaler is reported at the scaler's construction as well.
 NOT_FOLLOWED |= {("AMP602-bad", name) for name in ("in a method", "in attributes")}
-#: Checks of single gradients, and hooks, that the analysis does not see in these spellings.
-NOT_FOLLOWED |= {
-    ("scaling/nonfinite_error_in_clip_by_hand_bad.py", name)
-    for name in ("imports by name", "contexts on a stack", "named tests")
-}
+#: A hook that the analysis does not see under these names.
 NOT_FOLLOWED.add(("scaling/scaled_grad_touched_hook_bad.py", "misnamed"))
 #: Transformations that can follow one another in any order.
 MIXABLE = [name for name in TRANSFORMATIONS if not name.startswith(("written", "import", "in attributes"))]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ..project.roles import CALLABLE_ROLES
-from .contexts import enter_context, entered_value
+from .contexts import enter_context, entered_value, without_unrelated
 from .expressions.attributes import attribute_of, item_of
 from .expressions.names import role_by_use
 from .functions import inline_call
@@ -117,8 +117,12 @@ def _stack_method(
     interp: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "enter_context" and args:
-        enter_context(interp, args[0], node)
-        return entered_value(interp, args[0], node if isinstance(node, ast.expr) else ast.Constant(None))
+        context = without_unrelated(interp, args[0], node.args[0]) if isinstance(node, ast.Call) else args[0]
+        enter_context(interp, context, node)
+        receiver.entered_contexts.append(context)
+        return entered_value(interp, context, node if isinstance(node, ast.expr) else ast.Constant(None))
+    if name == "pop_all":
+        receiver.is_released = True
     return interp.fresh_unknown(node, name)
 
 

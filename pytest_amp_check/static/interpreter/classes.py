@@ -9,7 +9,7 @@ from ...protocol import torch_api
 from ...protocol.sites import Site
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import enters_autocast
-from ..project.syntax import root_name, statements_in
+from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
 from .expressions.attributes import attribute_of
@@ -161,6 +161,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
             tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
+            tracked_object.attributes.callees = frozenset().union(*map(_called_functions, lineage_of(interp, cls)))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -253,6 +254,19 @@ def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
 def _may_cast(cls: Class) -> bool:
     """Return True if the instances of a module class may enter autocast themselves."""
     return any("autocast" in word for word in cls.used_names) and enters_autocast(cls.node)
+
+
+def _called_functions(cls: Class) -> frozenset[str]:
+    """Return the names of the functions of this file and of imported files that the methods of a class call."""
+    module = cls.module
+    found: set[str] = set()
+    for func in (node.func for node in walk(cls.node) if isinstance(node, ast.Call)):
+        if isinstance(func, ast.Name):
+            imported = module.imports.get(func.id)
+            found.add(func.id if imported is None or not imported.name else imported.name)
+        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in module.imports:
+            found.add(func.attr)
+    return frozenset(found)
 
 
 def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -8,23 +8,18 @@ from ....protocol.checks import ends_program
 from ....protocol.source_text import SourceText
 from ...project.syntax import walk
 from ..conditions import Formula, conjunction, disjunction, literals, negate
-from ..expressions.conditional import condition_formula, version_test_of
-from ..imports import look_up
+from ..expressions.conditional import asks_version, condition_formula
 from ..interpreter import Interpreter
 from ..joins import run_branches
-from ..values.definitions import ExternalName
 from .simple_statements import notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
-    if is_main_guard(node.test):
-        interp.execute_block(node.body)
-        return
     formula = condition_formula(interp, node.test)
     for block, truth in ((node.body, True), (node.orelse, False)):
         if any(map(ends_program, block)):
             notify_end_condition(interp, node.test, truth=truth)
-    is_fallback = interp.module.may_check_version and _is_version_test(interp, node.test)
+    is_fallback = asks_version(interp, node.test, formula)
     interp.state.fallback_depth += is_fallback
     after_body: Formula = True
     after_else: Formula = True
@@ -48,15 +43,6 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
         for other, condition in ((negate(formula), after_body), (formula, after_else)):
             if any(interp.graph.predicates[key].is_window_predicate for key, _ in literals(condition)):
                 interp.state.path_condition.append(interp.shorten_formula(disjunction(other, condition)))
-
-
-def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
-    """Return True if a condition asks about the installed torch, or uses a version imported under another name."""
-    asks, names = version_test_of(interp, test)
-    if asks:
-        return True
-    values = [look_up(interp, name) for name in names]
-    return any(isinstance(value, ExternalName) and "version" in value.name.lower() for value in values)
 
 
 def execute_match(interp: Interpreter, node: ast.Match) -> None:
@@ -83,10 +69,6 @@ def execute_match(interp: Interpreter, node: ast.Match) -> None:
         run_branches(interp, formula, lambda: interp.execute_block(arm.body), lambda: execute_case(index + 1))
 
     execute_case(0)
-
-
-def is_main_guard(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
