@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from ...protocol import events as e
 from ...protocol import torch_api
+from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
 from ..project.module import Function
 from ..project.syntax import tail_name, walk
@@ -16,7 +18,7 @@ from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
-from .name_effects import effects_of_body, effects_on_objects
+from .name_effects import divides_gradients, effects_of_body, effects_on_objects
 from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown, reachable_objects
@@ -90,7 +92,19 @@ def inline_call(
     frame.on_yield = on_yield
     frame.cls = function.cls
     frame.receiver = func.receiver
-    return _tag_with_callee(function.name, execute_function(interp, frame, function, func.wrappers, node))
+    value = execute_function(interp, frame, function, func.wrappers, node)
+    if divides_gradients(function.name) and _multiplies_gradients(function):
+        # The function may group the gradients, so that the analysis no longer knows what is multiplied.
+        interp.emit(e.GradNormalise, node, owners=None)
+    return _tag_with_callee(function.name, value)
+
+
+def _multiplies_gradients(function: Function) -> bool:
+    """Return True if a function reads gradients and multiplies or divides tensors in place."""
+    used = function.attributes_used()
+    return "grad" in used and any(
+        table.get(name) in ("multiply", "divide") for table in (IN_PLACE, FOREACH_IN_PLACE) for name in used
+    )
 
 
 def _effects_on_arguments(interp: Interpreter, function: Function, args: Args, keywords: Keywords) -> frozenset[str]:
