@@ -267,17 +267,21 @@ def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
 
 
 class _SmallLeaves(dict[Function, bool]):
-    """Functions, each with True for a small function without loops that calls no other function of its file."""
+    """Functions, each with True for a small function that calls no other function of its file."""
 
 
 def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
-    """Return True if a function is small, has no loop and calls no other function of its file: it costs little."""
+    """Return True if a function is small and calls no other function of its file: it costs little.
+
+    A loop costs more. Only a loop over gradients is worth the cost: it may clip or read them.
+    """
     known = interp.file_data(_SmallLeaves)
     if function not in known:
         nodes = walk(function.node)
         calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
         has_loop = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
-        is_small = not has_loop and sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
+        is_cheap = not has_loop or "grad" in function.used_names
+        is_small = is_cheap and sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
         known[function] = is_small and function.module.functions_by_name.keys().isdisjoint(calls)
     return known[function]
 

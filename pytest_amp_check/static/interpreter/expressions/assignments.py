@@ -116,7 +116,7 @@ def record_name(interp: Interpreter, value: Value, name: object) -> None:
     Mark a named autocast context as stored: code may enter the context again.
     """
     for option in value.alternatives():
-        if isinstance(option, ObjectRef):
+        if option.tracked_object is not None:
             option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
                 option.tracked_object.attributes.stored = True
