@@ -366,6 +366,7 @@ FRAMEWORKS = {
         aliases={"timm.utils.cuda.": "timm.utils."},
         engine=Engine(_parse_methods(state="state_dict", load="load_state_dict"), call_parameters=_NATIVE_SCALER),
         steps=Steps(saves_scaler=False),
+        advice={"step@raw": "leave the backward pass to the call of `{scaler}`, which scales the loss"},
     ),
     "mmengine": Framework(
         "mmengine",
@@ -388,7 +389,10 @@ FRAMEWORKS = {
             ),
             accumulation_parameter="accumulative_counts",
         ),
-        advice={"clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first"},
+        advice={
+            "clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",
+            "step@raw": "call `{scaler}.backward({loss})`",
+        },
     ),
     "apex": Framework(
         "apex",

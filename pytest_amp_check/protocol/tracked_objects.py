@@ -30,6 +30,8 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
+    #: Scalers of which the scaler is one, each constructed in another branch.
+    members: frozenset[int] = frozenset()
 
 
 class OptimizerAttributes:

@@ -300,6 +300,13 @@ def test_rows_of_operators_have_the_most_frequent_dtype_first() -> None:
     assert "Operators" not in html.render_report([run])
 
 
+def test_each_dtype_that_a_module_returns_is_shown_by_itself() -> None:
+    run = example_run()
+    run["dtypes"]["modules"] = {"": "float16, int64"}
+    chips = '<span class="chip float16">float16</span> <span class="chip otherdtype">int64</span>'
+    assert f'<span data-label="out">{chips}</span>' in html.render_report([run])
+
+
 def test_more_operators_than_are_shown_are_counted() -> None:
     run = example_run()
     run["dtypes"]["ops"] = {f"op{number:04}": {"float32": 1} for number in range(302)}

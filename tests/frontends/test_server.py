@@ -368,6 +368,23 @@ def test_edits_of_parts_of_a_text_are_followed(tmp_path: Path) -> None:
         assert editor.said == []
 
 
+def test_a_last_line_without_a_line_end_is_fixed_and_edited_as_any_other(tmp_path: Path) -> None:
+    before, _, _ = GOOD.partition("        scaler.step")
+    step = "        scaler.step(optimizer)"
+    # The last line is longer than the line before it, and has a character of two UTF-16 code units.
+    text = f"{before}{step}  # the optimizer skips a step \N{WINKING FACE} after an overflow of the gradients"
+    last = text.count("\n")
+    with Editor(tmp_path) as editor:
+        address = editor.open(tmp_path / "train.py", text)
+        assert editor.places(address) == [("AMP206", last + 1)]
+        (fix,) = fixes(editor.actions(address))
+        assert applied(text, edits_of(fix, address)) == f"{text}\n        scaler.update()"
+        behind_call = types.Position(last, len(step))
+        editor.edit(address, (types.Range(behind_call, behind_call), "; scaler.update()"))
+        assert editor.places(address) == []
+        assert editor.said == []
+
+
 def test_an_editor_that_asks_is_told_when_asked(tmp_path: Path) -> None:
     project(tmp_path)
     name = "engine/scaler.py"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import importlib
+import inspect
 import io
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from torch.cuda.amp import GradScaler as CudaGradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from pytest_amp_check import record
 from pytest_amp_check.runtime.emulate import cast_policy, redirects
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda, is_emulating
 
@@ -904,3 +907,17 @@ def test_graphs_are_refused_in_one_sentence(cuda: None) -> None:
     for asked in (torch.cuda.CUDAGraph, capture, lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ())):
         with pytest.raises(RuntimeError, match=r"^emulate_cuda\(\) has no CUDA graphs: [^.]*$"):
             asked()
+
+
+@pytest.mark.parametrize("around", [emulate_cuda, record], ids=["emulated", "recorded"])
+def test_a_warning_of_torch_has_the_line_of_the_program(around: Callable[[], Any]) -> None:
+    # torch attributes it to the caller of its function, which a region replaces.
+    before = warnings.WarningMessage
+    with around(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        F.mse_loss(torch.ones(2, 1), torch.ones(2))
+    lines = inspect.getsource(sys.modules[__name__]).splitlines()
+    assert [(each.filename, lines[each.lineno - 1].strip()) for each in caught] == [
+        (__file__, "F.mse_loss(torch.ones(2, 1), torch.ones(2))")
+    ]
+    assert warnings.WarningMessage is before

@@ -122,6 +122,18 @@ def test_nothing_that_did_not_change_is_opened(
     assert "AMP201" in same(tree, cache)
 
 
+def test_only_files_that_may_depend_on_any_file_are_analyzed_after_an_edit_elsewhere(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None
+) -> None:
+    """The dtype of this fill may be chosen anywhere in the tree. The largest file is analyzed first."""
+    cache = str(tmp_path / "cache")
+    fill = "import torch\n\ndef scores(q, k, m):\n    return (q @ k).masked_fill(m, -1e9)\n"
+    put(tree / "attend.py", fill + "#" * len(TRAINER))
+    assert {"attend.py", "direct.py", "train.py"} <= opened(monkeypatch, lambda: said(tree, cache))
+    put(tree / "quiet.py", "x = 2\n")
+    assert opened(monkeypatch, lambda: said(tree, cache)) == {"attend.py", "quiet.py"}
+
+
 def test_a_file_that_is_touched_is_not_analysed_again(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None
 ) -> None:

@@ -731,8 +731,14 @@ def solve(flag):
     with torch.autocast("cuda", enabled=False):
         return torch.linalg.inv({}){}
 """
-NARROW = ("low", "count + low", "low * mask", "low * 2", "2 * low", "-low", "low + low", "low if flag else low.half()")
-BROAD = ("wide", "count + wide", "low + wide", "wide.double() * low", "low.float()", "make(low)", "make(low) + low")
+NARROW = (
+    *("low", "count + low", "low * mask", "low * 2", "2 * low", "-low", "low + low"),
+    *("low @ low", "torch.mm(low, low)", "low if flag else low.half()"),
+)
+BROAD = (
+    *("wide", "count + wide", "low + wide", "wide.double() * low", "low.float()", "make(low)", "make(low) + low"),
+    *("wide @ wide", "low @ make(low)"),
+)
 for given in NARROW:
     PROGRAMS[f"an inverse of what is low: {given}"] = SOLVED.format(given, "  # AMP510")
 for given in BROAD:

@@ -355,6 +355,21 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = nn.functional.mse_loss(model(x), y)  # AMP601
 loss.backward()
 """,
+    "a module that runs another one in a region of float32": """\
+class Precise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.float32):
+            return self.head(x.float())
+
+model = torch.compile(Precise())
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = nn.functional.mse_loss(model(x), y)  # AMP601
+loss.backward()
+""",
     "a module with a method that is decorated with autocast switched off": """\
 class Decorated(nn.Module):
     def __init__(self):

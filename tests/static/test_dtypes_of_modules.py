@@ -46,6 +46,19 @@ MODULES = [
     ("tower = nn.Linear(16, 4).float().half()  # !", CAST),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(False)", ""),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(requires_grad=False)", ""),
+    # A switch may freeze the weights.
+    ("trains = False\ntower = nn.Linear(16, 4).half()\ntower.requires_grad_(trains)", ""),
+    ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(requires_grad=args.trains)", ""),
+    *(
+        (f"tower = nn.Linear(16, 4).half()  {mark}\nfor p in tower.parameters():\n    p.{switch}", label)
+        for switch, mark, label in (
+            ("requires_grad = False", "", ""),
+            ("requires_grad = args.trains", "", ""),
+            ("requires_grad_(args.trains)", "", ""),
+            ("requires_grad = True", "# !", CAST),
+            ("requires_grad_()", "# !", CAST),
+        )
+    ),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_()", CAST),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_(True)", CAST),
     ("tower = nn.Linear(16, 4).half()\ntower.add_adapter(config)", ""),

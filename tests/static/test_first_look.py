@@ -191,6 +191,14 @@ SPEAKS = {
     "a layer": ("nn.Linear(8, 8, dtype=torch.float16)\noptim.SGD(model.parameters())", True),
     "a layer of float32": ("nn.Linear(8, 8, dtype=torch.float32)\noptim.SGD(model.parameters())\nx = 'float16'", False),
     "a pretrained model": ("m.from_pretrained('x', torch_dtype='float16')\noptim.SGD(m.parameters())", True),
+    # Averages of weights in low precision.
+    "an average of a cast copy": ("self.kept = deepcopy(model).half()\nself.kept.w.lerp_(model.w, 0.1)", True),
+    "an average that decays": ("self.kept = w.clone().to(torch.float16)\nself.kept.mul_(0.9).add_(w)", True),
+    "an average that is cast later": ("self.kept = deepcopy(model)\nself.kept.half()\nself.kept *= decay", True),
+    "a copy without an average": ("self.kept = deepcopy(model).half()", False),
+    "an average of a copy in float32": ("self.kept = deepcopy(model)\nself.kept *= decay\nhalf = 1 / 2", False),
+    "an average of what is no copy": ("self.kept = model.half()\nself.kept *= decay", False),
+    "a copy outside of a class": ("kept = deepcopy(model).half()\nkept.w.lerp_(model.w, 0.1)", False),
     # Clips and comments.
     "the old clip": ("clip_grad_norm(p, 1)", True),
     "the new clip": ("clip_grad_norm_(p, 1)", False),
@@ -220,6 +228,28 @@ SPEAKS = {
 def test_what_is_worth_parsing(what: str) -> None:
     text, expected = SPEAKS[what]
     assert code(text).may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("y = x.pow(2).mean(-1)", [1]),
+        ("y = torch.mean(x * x)", [1]),
+        ("y = x.mean(-1)", []),
+        ("y = x.square()", []),
+        ("y = (x**2).sum() - z", [1]),
+        ("y = z - x**2", []),
+        ("y = p.log_prob(x) - q.log_prob(x)", [1]),
+        ("y = p.log_prob(x) - z", []),
+        ("t = torch.arange(n, dtype=self.inv_freq.dtype)", [1]),
+        ("t = torch.arange(n) * self.inv_freq", []),
+        ("p = x.softmax(-1).to(dtype)\nbest = p.topk(2)", [1]),
+        ("p = x.softmax(-1).to(dtype)\nbest = p.max()", []),
+        ("m = x.mean()\n\nwith near:\n    y = x.square().mean()\n    z = (x * x).mean()", [4, 5]),
+    ],
+)
+def test_lines_that_low_precision_may_spoil(text: str, lines: list[int]) -> None:
+    assert patterns.fragile_lines(text.encode()) == lines
 
 
 @pytest.mark.parametrize(

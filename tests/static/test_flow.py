@@ -633,6 +633,27 @@ case(
     """,
 )
 case(
+    "an error handled outside of every region, after one was left by hand, good",
+    """
+    scaler = GradScaler("cuda")
+    region = autocast("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        region.__enter__()
+        prepared = model(x)
+        region.__exit__(None, None, None)
+        try:
+            with region:
+                loss = criterion(model(prepared), y)
+                check(loss)
+        except RuntimeError:
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
     "a function under a decorator, good",
     """
     scaler = GradScaler("cuda")

@@ -977,6 +977,19 @@ def train(model, optimizer, loader, k):
         if need_update:
             optimizer.zero_grad()
 """
+WRONG["timm, a loss that is not scaled"] = """\
+import torch
+from timm.utils import NativeScaler
+
+def train(model, optimizer, loader, loss_fn):
+    loss_scaler = NativeScaler()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        loss.backward()  # AMP203
+        loss_scaler(loss, optimizer)
+"""
 WRONG["timm, the scaler is not saved"] = """\
 import torch
 from timm.utils import NativeScaler
@@ -1127,6 +1140,18 @@ def train(model, loader, loss_fn):
             loss = loss_fn(model(data))
         wrapper.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        wrapper.step()
+        wrapper.zero_grad()
+"""
+WRONG["mmengine, a loss that is not scaled"] = """\
+from mmengine.optim import AmpOptimWrapper
+
+def train(model, optimizer, loader, loss_fn):
+    wrapper = AmpOptimWrapper(optimizer=optimizer)
+    for data in loader:
+        with wrapper.optim_context(model):
+            loss = loss_fn(model(data))
+        loss.backward()  # AMP203
         wrapper.step()
         wrapper.zero_grad()
 """
@@ -1308,6 +1333,20 @@ def test_a_message_names_the_scaler_inside_the_accelerator() -> None:
     finding = one(source)
     assert finding.code == "AMP202"
     assert "`accelerator.scaler.unscale_(" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("framework", "remedy"),
+    [
+        ("mmengine", "call `wrapper.backward(loss)`"),
+        ("timm", "leave the backward pass to the call of `loss_scaler`, which scales the loss"),
+    ],
+)
+def test_a_message_names_what_scales_a_loss_in_a_framework(framework: str, remedy: str) -> None:
+    finding = one(WRONG[f"{framework}, a loss that is not scaled"])
+    assert finding.message == (
+        f"`loss` runs backward without the loss scale, but {framework} divides its gradients by the scale: {remedy}"
+    )
 
 
 def test_a_message_names_the_number_and_the_call_that_divides() -> None:

@@ -75,6 +75,19 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("cuda", "y = torch.log1p(-out)", "", []),
     ("cuda", "y = out.var()", "fragile:variance", ["out.var()", ".float()"]),
     ("cuda", "y = torch.var(out, 0)", "fragile:variance", ["torch.var(out, 0)", ".float()"]),
+    # Joined values are as large as the largest of them.
+    (
+        "cuda",
+        "y = torch.cat([out.tanh(), out]).var()",
+        "fragile:variance",
+        ["torch.cat([out.tanh(), out]).var()", ".float()"],
+    ),
+    (
+        "cuda",
+        "y = torch.stack([out, out.tanh()]).var()",
+        "fragile:variance",
+        ["torch.stack([out, out.tanh()]).var()", ".float()"],
+    ),
     ("cuda", "y = (out * out).mean()", "fragile:squares", ["(out * out).mean()", ".float()", "mse_loss"]),
     ("cuda", "y = (out * out).max()", "", []),
     ("cuda", "y = (out ** 2).sum()", "", []),
@@ -191,6 +204,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ),
     ("cuda", "y = (1 - out.softmax(-1)).log()", "", []),
     ("cuda", "y = out.tanh().var()", "", []),
+    ("cuda", "y = torch.cat([out.tanh(), out.sigmoid()]).var()", "", []),
     ("cuda", "y = (out * x).mean()", "", []),
     ("cuda", "y = out.float().var()", "", []),
     ("cuda", "y = (out.sigmoid() * out.sigmoid()).mean()", "", []),

@@ -185,6 +185,16 @@ SAVINGS = [
     ("amp", "trainer.add_event_handler(event, other, {'net': net, 'opt': opt})", False),
     ("True", "Checkpoint({'net': net, 'opt': opt}, folder)", True),
     ("True", "Checkpoint({'net': net, 'opt': opt, 'amp': trainer.state.scaler}, folder)", False),
+    ("args.amp", "Checkpoint({'net': net, 'opt': opt}, folder)", True),
+    ("args.amp", "Checkpoint({'net': net, 'opt': opt, 'amp': trainer.state.scaler}, folder)", False),
+    ("amp if args.amp else False", "Checkpoint({'net': net, 'opt': opt}, folder)", True),
+    ("False", "Checkpoint({'net': net, 'opt': opt}, folder)", False),
+    ("None", "Checkpoint({'net': net, 'opt': opt}, folder)", False),
+    ("torch.amp.GradScaler('cuda', enabled=False)", "Checkpoint({'net': net, 'opt': opt}, folder)", False),
+    ("amp", "Checkpoint({'net': net, 'opt': opt if args.resumes else None}, folder)", True),
+    ("amp", "Checkpoint({'net': net, 'opt': opt, 'amp': amp if args.amp else opt}, folder)", False),
+    ("amp", "objects = {'net': net}\nobjects['opt'] = opt\nCheckpoint(objects, folder)", True),
+    ("amp", "print({'net': net, 'opt': opt})", False),
 ]
 
 

@@ -157,7 +157,9 @@ def _mapping_method(
         receiver.items.clear()
         return NONE
     if name == "setdefault" and len(args) == 2 and args[0].value is not NO_CONSTANT:
-        return receiver.items.setdefault(args[0].value, args[1])
+        if args[0].value not in receiver.items:
+            receiver.set_item(args[0].value, args[1])
+        return receiver.items.get(args[0].value, args[1])
     if name in ("get", "pop", "setdefault") and args:
         found = item_of(interp, receiver, args[0], node)
         if name == "pop":
@@ -170,16 +172,16 @@ def _sequence_method(
     interp: Interpreter, receiver: SequenceValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "append" and args:
-        receiver.items.append(as_one_of_many(args[0]) if interp.state.loops else args[0])
+        receiver.append_items([as_one_of_many(args[0]) if interp.state.loops else args[0]])
         if interp.state.loops:
             receiver.is_open = True
     elif name == "insert" and len(args) == 2:
         position = args[0].value
-        receiver.items.insert(position if isinstance(position, int) else 0, args[1])
+        receiver.insert_items(position if isinstance(position, int) else 0, [args[1]])
         receiver.is_open = receiver.is_open or bool(interp.state.loops) or not isinstance(position, int)
     elif name == "extend" and args:
         value = args[0]
-        receiver.items.extend(value.items if isinstance(value, SequenceValue) else [value])
+        receiver.append_items(value.items if isinstance(value, SequenceValue) else [value])
     return interp.fresh_unknown(node, name)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.sites import Site
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
-from ..project.region_entry import enters_autocast
+from ..project.region_entry import RUNNING_METHODS, enters_autocast
 from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
@@ -160,7 +161,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
-            tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
+            tracked_object.attributes.casts = _may_cast(lineage_of(interp, cls))
             tracked_object.attributes.callees = frozenset().union(*map(_called_functions, lineage_of(interp, cls)))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
@@ -251,9 +252,29 @@ def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
     return method_of(interp, cls, "forward") is not None and "autocast" not in words
 
 
-def _may_cast(cls: Class) -> bool:
-    """Return True if the instances of a module class may enter autocast themselves."""
-    return any("autocast" in word for word in cls.used_names) and enters_autocast(cls.node)
+def _may_cast(lineage: Sequence[Class]) -> bool:
+    """Return True if the forward of a module class may enter autocast. ``lineage`` is the class with its base classes.
+
+    A method that no forward calls, such as one for inference, does not count.
+    """
+    if not any("autocast" in word for cls in lineage for word in cls.used_names):
+        return False
+    if any(cls.is_open for cls in lineage):
+        # A method of an unknown base class may call any method.
+        return any(map(enters_autocast, (cls.node for cls in lineage)))
+    own_code = [part for cls in lineage for part in (*cls.node.decorator_list, *cls.node.body)]
+    if any(enters_autocast(part) for part in own_code if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        return True
+    todo = set(RUNNING_METHODS)
+    reached: set[str] = set()
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        for method in (cls.methods[name] for cls in lineage if name in cls.methods):
+            if enters_autocast(method.node):
+                return True
+            todo |= method.attributes_used() - reached
+    return False
 
 
 def _called_functions(cls: Class) -> frozenset[str]:

@@ -131,8 +131,8 @@ class HandlerTable:
         self.entry_start_listeners: list[Callable[[Interpreter, Function], None]] = []
         self.entry_end_listeners: list[Callable[[Interpreter, Function, Value], None]] = []
         self.file_end_listeners: list[Callable[[Interpreter], None]] = []
-        #: Listeners of objects passed to unanalyzed code; the first True ends the search.
-        self.escape_listeners: list[Callable[[Interpreter, Value, list[Value], ast.AST], bool]] = []
+        #: Listeners of objects passed to unanalyzed code.
+        self.escape_listeners: list[Callable[[Interpreter, Value, list[Value], ast.AST], None]] = []
 
 
 class Interpreter:

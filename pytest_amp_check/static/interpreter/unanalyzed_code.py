@@ -57,8 +57,7 @@ def call_unknown(
     tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
     for listener in interp.handlers.escape_listeners:
-        if listener(interp, func, arguments, node):
-            break
+        listener(interp, func, arguments, node)
     if tensors and last not in LOGGING_METHODS:
         tensor = _unknown_tensor(interp, last, arguments, tensors)
         tensor.is_divided = tensor.is_divided or e.DIVIDES in effects

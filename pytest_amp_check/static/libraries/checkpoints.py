@@ -314,11 +314,10 @@ def entry_of_state(state: Value | None) -> tuple[int, str | None]:
     return (state.item_origin if isinstance(state, UnknownValue) else None) or (-1, None)
 
 
-def _check_escaped_states(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
+def _check_escaped_states(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> None:
     last = func.text.rpartition(".")[2] if isinstance(func, UnknownValue) else ""
     if last not in LOGGING_METHODS and not is_assert_name(last):
         check_saved_states(interp, given, node)
-    return False
 
 
 def _check_returned_state(interp: Interpreter, function: Function, value: Value) -> None:

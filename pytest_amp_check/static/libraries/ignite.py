@@ -41,14 +41,13 @@ def _call_save_function(interp: Interpreter, entry: torch_api.ApiEntry, bound: K
     return interp.fresh_unknown(node, entry.name)
 
 
-def _check_escaped_handler(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
+def _check_escaped_handler(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> None:
     """Save the objects of a dict if a handler is called with the dict, or escapes together with the dict."""
     if func.kind != SaveHandler.kind and SaveHandler.kind not in [value.kind for value in given]:
-        return False
+        return
     for value in given:
         if value.kind == "mapping":
             save_objects(interp, value, node)
-    return True
 
 
 def save_objects(interp: Interpreter, objects: Value, node: ast.AST) -> None:
@@ -104,4 +103,4 @@ def register(handlers: HandlerTable) -> None:
             frameworks.TRAINER: _call_trainer_factory,
         }
     )
-    handlers.escape_listeners.insert(0, _check_escaped_handler)
+    handlers.escape_listeners.append(_check_escaped_handler)

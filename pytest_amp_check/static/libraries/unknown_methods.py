@@ -58,6 +58,9 @@ _OF_TENSORS_ALONE = frozenset(
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
+#: Methods that take an item that other code put into a list or a queue.
+_TAKING = frozenset("pop popleft get_nowait".split())
+
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
 
@@ -128,8 +131,10 @@ def _track_loss(
             # The method works in place, and the same value is used afterwards.
             receiver.is_divided = receiver.is_divided or made.is_divided
         return
+    # The code that stored a loss may have divided the loss. A dict is asked for a key, a list at most for a position.
+    is_taken = name in _TAKING and all(isinstance(value.value, int) for value in args)
     is_kept = receiver.is_divided and (not args or name in SAME_VALUE)
-    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept
+    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken
     result.is_only_summed = receiver.is_only_summed
     apply_reduction(result, receiver, part)
 

@@ -11,7 +11,7 @@ from ..conditions import Formula, conjunction, disjunction, literals, negate
 from ..expressions.conditional import asks_version, condition_formula
 from ..interpreter import Interpreter
 from ..joins import run_branches
-from .simple_statements import notify_end_condition
+from .simple_statements import note_refusal, notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
@@ -37,12 +37,20 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
     if not isinstance(formula, bool) and yes != no:
         # One branch ended: the code that follows runs under the condition of the other branch.
         interp.state.fallback_depth += is_fallback
+        if _always_ends_program(node.orelse if yes else node.body):
+            note_refusal(interp, negate(formula) if yes else formula)
         interp.state.path_condition.append(formula if yes else negate(formula))
     elif yes and no:
         # An exit inside a branch may wait for the end of a window: the code that follows waits as well.
         for other, condition in ((negate(formula), after_body), (formula, after_else)):
             if any(interp.graph.predicates[key].is_window_predicate for key, _ in literals(condition)):
                 interp.state.path_condition.append(interp.shorten_formula(disjunction(other, condition)))
+
+
+def _always_ends_program(block: list[ast.stmt]) -> bool:
+    """Return True if a block ends the program on all its paths."""
+    jumps = (ast.Return, ast.Break, ast.Continue)
+    return bool(block) and ends_program(block[-1]) and not any(isinstance(n, jumps) for top in block for n in walk(top))
 
 
 def execute_match(interp: Interpreter, node: ast.Match) -> None:
