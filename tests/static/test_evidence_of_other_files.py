@@ -351,6 +351,30 @@ SUPPLIED = {
             def step(self):
                 self.scaler.step(self.inner)
         """,
+    "a caller updates the scaler that it lends, and steps without it elsewhere": """
+        === half.py
+        import torch
+
+        def half_step(net, opt, scaler, images):
+            opt.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+
+        === main.py
+        import torch
+        from half import half_step
+
+        def main(net, opt, scaler, batches, flags):
+            for images in batches:
+                if flags.plain:
+                    net(images).sum().backward()
+                    opt.step()
+                else:
+                    half_step(net, opt, scaler, images)
+                    scaler.update()
+        """,
 }
 
 
