@@ -198,6 +198,36 @@ HIDDEN = {
                 scaler.update()
             save(net.state_dict(), path)
         """,
+    "a forward that switches autocast off for a part": """
+        === network.py
+        import torch
+        from torch import nn
+        from torch.cuda.amp import autocast
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 4)
+
+            def forward(self, x):
+                with autocast(enabled=False):
+                    x = torch.fft.rfft(x).real
+                return self.layer(x)
+
+        === train.py
+        import torch
+        from network import Net
+
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            loss = model(x).sum()  # AMP110
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
 }
 #: The same structures, in which the other file makes the missing call, or shows that the code is never called.
 SUPPLIED = {
@@ -350,6 +380,30 @@ SUPPLIED = {
 
             def step(self):
                 self.scaler.step(self.inner)
+        """,
+    "a caller updates the scaler that it lends, and steps without it elsewhere": """
+        === half.py
+        import torch
+
+        def half_step(net, opt, scaler, images):
+            opt.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+
+        === main.py
+        import torch
+        from half import half_step
+
+        def main(net, opt, scaler, batches, flags):
+            for images in batches:
+                if flags.plain:
+                    net(images).sum().backward()
+                    opt.step()
+                else:
+                    half_step(net, opt, scaler, images)
+                    scaler.update()
         """,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -36,7 +36,7 @@ from .values.definitions import (
     SuperValue,
 )
 from .values.objects import ObjectRef
-from .values.value import NONE, Const, UnknownValue, Value
+from .values.value import AUTOCAST_CALLEES, NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
@@ -162,7 +162,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
             tracked_object.attributes.casts = _may_cast(lineage_of(interp, cls))
-            tracked_object.attributes.callees = frozenset().union(*map(_called_functions, lineage_of(interp, cls)))
+            tracked_object.attributes.callees = _called_functions(lineage_of(interp, cls))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -259,35 +259,43 @@ def _may_cast(lineage: Sequence[Class]) -> bool:
     """
     if not any("autocast" in word for cls in lineage for word in cls.used_names):
         return False
+    return any(enters_autocast(code) for _, code in _forward_code(lineage))
+
+
+def _called_functions(lineage: Sequence[Class]) -> frozenset[str]:
+    """Return the names of the functions of this file and of imported files that the forward of a class may call."""
+    found: set[str] = set()
+    for cls, code in _forward_code(lineage):
+        imports = cls.module.imports
+        for func in (node.func for node in walk(code) if isinstance(node, ast.Call)):
+            if isinstance(func, ast.Name):
+                imported = imports.get(func.id)
+                found.add(func.id if imported is None or not imported.name else imported.name)
+            elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in imports:
+                found.add(func.attr)
+    # Whether a call of autocast itself enters a region shows in its arguments.
+    return frozenset(found) - AUTOCAST_CALLEES
+
+
+def _forward_code(lineage: Sequence[Class]) -> Iterator[tuple[Class, ast.AST]]:
+    """Yield the code that runs when a module is constructed or called: code of the class body, and methods."""
     if any(cls.is_open for cls in lineage):
         # A method of an unknown base class may call any method.
-        return any(map(enters_autocast, (cls.node for cls in lineage)))
-    own_code = [part for cls in lineage for part in (*cls.node.decorator_list, *cls.node.body)]
-    if any(enters_autocast(part) for part in own_code if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))):
-        return True
+        yield from ((cls, cls.node) for cls in lineage)
+        return
+    for cls in lineage:
+        for part in (*cls.node.decorator_list, *cls.node.body):
+            if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield cls, part
     todo = set(RUNNING_METHODS)
     reached: set[str] = set()
     while todo:
         name = todo.pop()
         reached.add(name)
-        for method in (cls.methods[name] for cls in lineage if name in cls.methods):
-            if enters_autocast(method.node):
-                return True
-            todo |= method.attributes_used() - reached
-    return False
-
-
-def _called_functions(cls: Class) -> frozenset[str]:
-    """Return the names of the functions of this file and of imported files that the methods of a class call."""
-    module = cls.module
-    found: set[str] = set()
-    for func in (node.func for node in walk(cls.node) if isinstance(node, ast.Call)):
-        if isinstance(func, ast.Name):
-            imported = module.imports.get(func.id)
-            found.add(func.id if imported is None or not imported.name else imported.name)
-        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in module.imports:
-            found.add(func.attr)
-    return frozenset(found)
+        for cls in lineage:
+            if name in cls.methods:
+                yield cls, cls.methods[name].node
+                todo |= cls.methods[name].attributes_used() - reached
 
 
 def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import find_access_path
+from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
 from ..interpreter.expressions.operators import apply_operator
@@ -22,6 +23,7 @@ from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
 from ..interpreter.values.contexts import NoSyncContext
 from ..interpreter.values.definitions import Args, ExternalName, Keywords
 from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
@@ -71,6 +73,11 @@ def _call_unknown_method(
     stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return interp.call_value(stored, args, keywords, node)
+    used = interp.tracked_objects.get(("used", key))
+    is_scaler = used is not None and used.role == "scaler" and used.attributes.framework is None
+    if used is not None and is_scaler and name in SCALER_METHODS and isinstance(receiver, UnknownValue):
+        # Code in another file used this value as a scaler.
+        return interp.call_method(ObjectRef(used, True, receiver), name, args, keywords, node)
     text = _transform_text(receiver, name, args, keywords)
     if text is not None:
         return text
