@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,14 +45,16 @@ class Part(NamedTuple):
 #: The parts by importance: an interrupted run has finished the most important parts. The sum of the limits is less than
 #: 9 minutes.
 PARTS = {
-    "tests": Part(170, "every test that is marked gpu"),
-    "dtypes": Part(30, "PyTorch's autocast table and more, op by op, beside the emulation"),
-    "training": Part(110, "small models on CUDA and under emulation: findings, dtypes, skipped steps, losses"),
-    "memory": Part(80, "estimates made without a GPU beside the allocator's peak"),
-    "cost": Part(60, "what recording adds to a step: time, synchronisations, memory"),
-    "speed": Part(40, "whether assert_speedup says five times the same"),
-    "harm": Part(40, "what the examples of the rules do on CUDA, beside the CPU"),
+    "tests": Part(150, "every test that is marked gpu"),
+    "dtypes": Part(40, "PyTorch's autocast table and more, op by op, beside the emulation"),
+    "training": Part(90, "small models on CUDA and under emulation: findings, dtypes, skipped steps, losses"),
+    "memory": Part(90, "estimates made without a GPU beside the allocator's peak"),
+    "cost": Part(70, "what recording adds to a step: time, synchronisations, memory"),
+    "speed": Part(65, "whether assert_speedup says five times the same"),
+    "harm": Part(30, "what the examples of the rules do on CUDA, beside the CPU"),
 }
+#: Folders of this machine, which the results do not show.
+_PREFIXES = re.compile(rf"/\S*/site-packages/|{re.escape(str(ROOT))}/")
 #: Name of the process that describes the machine before the first part. It is not a part.
 ABOUT = "about"
 #: Seconds between two checks of a part's output.
@@ -143,7 +146,8 @@ def _command(part: str, *, dry: bool, rows: Path) -> list[str]:
 def _run(chosen: Sequence[str], results: Results, environment: dict[str, str], *, dry: bool) -> int:
     print(", ".join(f"{name} {value}" for name, value in results.header.items()), flush=True)
     start = time.perf_counter()
-    claims = [claim for claim in CLAIMS if claim.part in chosen and not (dry and claim.needs_gpu)]
+    claims = [claim for claim in CLAIMS if claim.part in chosen]
+    claims = [claim for claim in claims if not (claim.needs_gpu if dry else claim.needs_no_gpu)]
     for name in PARTS:
         if name in chosen:
             ended = _watch(name, results, environment, dry=dry)
@@ -195,7 +199,7 @@ def _watch(name: str, results: Results, environment: dict[str, str], *, dry: boo
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if ended != "complete":
-            state["said"] = said.read_text(encoding="utf-8", errors="replace")[-2000:]
+            state["said"] = _PREFIXES.sub("", said.read_text(encoding="utf-8", errors="replace"))[-2000:]
             print(state["said"], file=sys.stderr)
     state["ended"], state["seconds"] = ended, round(time.perf_counter() - start, 1)
     return ended

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from pytest_amp_check.runtime.session import Session
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    chosen = str(config.option.markexpr)
+    if "gpu" not in chosen or "not gpu" in chosen:
+        # Except for tests of the GPU itself, which `-m gpu` selects, a machine with a GPU runs the same tests as one
+        # without: programs for the CPU would find it, and shards of two ranks need two.
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
     # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -18,8 +18,11 @@ from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check import record
 
-#: Step lengths in milliseconds, pairs of timings for each, steps of a timing, and warm-up steps.
-MILLISECONDS, PAIRS, TIMED, WARM = (5, 20, 80), 3, 6, 2
+#: Step lengths in milliseconds, the length at which each part of a recording is timed, and pairs of timings for each.
+MILLISECONDS, EACH, PAIRS = (5, 20, 80), 20, 3
+#: Steps of a timing, warm-up steps, and warm-up steps of a recording: the recorder reads each source line at its first
+#: use, and searches the forward passes of steps 0 and 10 for hidden overflows.
+TIMED, WARM, FIRST = 12, 2, 12
 #: The parts of a recording.
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -64,20 +67,22 @@ def rows(*, dry: bool) -> Iterator[Row]:
         yield from _synchronisations(Trainer(width=16, layers=2, rows=4, device=device), on_cuda=not dry)
         yield from _held(Trainer(width=16, layers=2, rows=4, device=device), on_cuda=not dry)
         if dry:
-            yield from _times("a small step", Trainer(width=64, rows=8, device=device), pairs=1)
+            yield from _times("a small step", Trainer(width=64, rows=8, device=device), 1, [*PARTS])
             return
         for milliseconds in MILLISECONDS:
-            yield from _times(f"{milliseconds} ms", _lasting(milliseconds, device), PAIRS)
+            names = [*PARTS] if milliseconds == EACH else ["plain"]
+            yield from _times(f"{milliseconds} ms", _lasting(milliseconds, device), PAIRS, names)
 
 
-def _times(what: str, trainer: Trainer, pairs: int) -> Iterator[Row]:
-    for name, parts in PARTS.items():
+def _times(what: str, trainer: Trainer, pairs: int, names: list[str]) -> Iterator[Row]:
+    for name in names:
+        parts = PARTS[name]
         ratios, bare = [], []
         for _ in range(pairs):
             _seconds(trainer, WARM)
             bare.append(_seconds(trainer, TIMED))
             with record(trainer.model, **parts):
-                _seconds(trainer, WARM)
+                _seconds(trainer, FIRST)
                 ratios.append(_seconds(trainer, TIMED) / bare[-1])
         yield {
             "kind": name,

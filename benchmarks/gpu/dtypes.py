@@ -20,7 +20,7 @@ from gpu.results import Row
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
-from autocasts import MORE, Entry, cuda_entries
+from autocasts import COMPOSED, MORE, Entry, cuda_entries
 
 HALVES = (torch.float16, torch.bfloat16)
 #: Ops that only cuDNN has, so that no other device can call them.
@@ -196,9 +196,12 @@ def rows(*, dry: bool) -> Iterator[Row]:
 def _expected(emulated: Seen, real: Seen, kind: str, name: str) -> Dtypes:
     """Return the expected dtypes of the emulation in a dry run.
 
-    For ops of PyTorch's table, the table's column is expected, for other ops the kernels without values, and for
-    gradients the promise of autograd: the dtype of their tensor.
+    For ops of PyTorch's table, the table's column is expected, for other ops the kernels without values, except for
+    composed ops, and for gradients the promise of autograd: the dtype of their tensor.
     """
+    composed = COMPOSED.get(name.partition(" of ")[0])
+    if composed is not None:
+        return [_name(composed)]
     if kind == "backward":
         return emulated["inputs", name]
     return emulated["table", name] if ("table", name) in emulated else real[kind, name]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gpu.models import Decoder, Perceptron, Residual, Restoring, Vision, optimizer
+from gpu.models import Decoder, Encoder, Perceptron, Residual, Restoring, Vision, optimizer
 from gpu.places import on
 from gpu.results import Row
 from pytest_amp_check import estimate_memory, measure_memory
@@ -18,6 +20,8 @@ from pytest_amp_check import estimate_memory, measure_memory
 #: Bytes of cuBLAS's workspace for a thread, by the major compute capability of the device.
 WORKSPACES = {9: 32 * 2**20}
 WORKSPACE = 8_519_680
+#: Processes that estimate.
+WORKERS = 4
 #: Share of the peak that the categories of a measurement may miss.
 ROUNDING = 0.001
 
@@ -41,7 +45,7 @@ def _images(batch: int, size: int) -> Callable[[], Tensor]:
 
 
 def cases(*, dry: bool) -> dict[str, Case]:
-    """Return twenty trainings. In a dry run, they are so small that a CPU runs each in seconds."""
+    """Return the trainings. In a dry run, they are so small that a CPU runs each in seconds."""
     words, length = (500, 32) if dry else (50257, 1024)
 
     def gpt(width: int, depth: int, *, recomputed: bool = False) -> Callable[[], nn.Module]:
@@ -59,6 +63,12 @@ def cases(*, dry: bool) -> dict[str, Case]:
 
     def mlp(width: int, depth: int) -> Callable[[], nn.Module]:
         return lambda: Perceptron(64 if dry else width, depth)
+
+    def encoder(width: int, depth: int) -> Callable[[], nn.Module]:
+        return lambda: Encoder(32 if dry else width, depth)
+
+    def activations(batch: int, width: int) -> Callable[[], Tensor]:
+        return lambda: torch.randn(2 if dry else batch, 256, 32 if dry else width, device="cuda")
 
     def rows_of(batch: int, width: int) -> Callable[[], Tensor]:
         return lambda: torch.randn(4 if dry else batch, 64 if dry else width, device="cuda")
@@ -88,6 +98,7 @@ def cases(*, dry: bool) -> dict[str, Case]:
         "ResNet-101": Case(resnet(3, 4, 23, 3), images(16, 224)),
         "UNet": Case(unet(64, 4), images(8, 256)),
         "UNet, float32, SGD fused": Case(unet(64, 4), images(8, 256), "float32", "SGD fused"),
+        "encoder of torch with dropout": Case(encoder(512, 4), activations(16, 512)),
         "MLP": Case(mlp(4096, 8), rows_of(1024, 4096)),
         "MLP, large batch": Case(mlp(1024, 8), rows_of(65536, 1024), "bfloat16", "SGD foreach"),
     }
@@ -116,17 +127,40 @@ def _run(case: Case, steps: int) -> tuple[nn.Module, torch.optim.Optimizer, Call
     return model, chosen, step
 
 
-def estimated(case: Case, workspace: int) -> Any:
+class Told(NamedTuple):
+    """An estimate: peak in bytes, and by category."""
+
+    peak: int
+    at_peak: dict[str, int]
+
+
+def estimated(case: Case, workspace: int) -> Told:
     """Estimate the memory of a training without a GPU."""
     with estimate_memory(workspace=workspace) as memory:
         _run(case, 2)
-    return memory
+    return Told(memory.peak, dict(memory.at_peak))
+
+
+def _estimated_by_name(what: str, workspace: int) -> Told:
+    torch.set_num_threads(1)
+    return estimated(_all_cases(dry=False)[what], workspace)
+
+
+def _all_cases(*, dry: bool) -> dict[str, Case]:
+    return {**cases(dry=dry), **_of_transformers(dry=dry)}
 
 
 def rows(*, dry: bool) -> Iterator[Row]:
-    workspace = WORKSPACE if dry else WORKSPACES.get(torch.cuda.get_device_capability()[0], WORKSPACE)
-    for what, case in {**cases(dry=dry), **_of_transformers(dry=dry)}.items():
-        yield from _emulated(what, case) if dry else _on_cuda(what, case, workspace)
+    if dry:
+        for what, case in _all_cases(dry=True).items():
+            yield from _emulated(what, case)
+        return
+    workspace = WORKSPACES.get(torch.cuda.get_device_capability()[0], WORKSPACE)
+    # The estimates need only processors, and take longer than the measurements.
+    with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+        told = {what: pool.submit(_estimated_by_name, what, workspace) for what in _all_cases(dry=False)}
+        for what, case in _all_cases(dry=False).items():
+            yield from _on_cuda(what, case, told[what].result())
 
 
 def _emulated(what: str, case: Case) -> Iterator[Row]:
@@ -142,8 +176,7 @@ def _emulated(what: str, case: Case) -> Iterator[Row]:
     yield _measured(what, measured, real)
 
 
-def _on_cuda(what: str, case: Case, workspace: int) -> Iterator[Row]:
-    told = estimated(case, workspace)
+def _on_cuda(what: str, case: Case, told: Told) -> Iterator[Row]:
     _forget_workspaces()
     before = torch.cuda.memory_allocated()
     model, chosen, step = _run(case, 1)
@@ -167,7 +200,7 @@ def _forget_workspaces() -> None:
     torch.cuda.empty_cache()
 
 
-def _estimate(what: str, told: Any, real: int, categories: dict[str, int]) -> Row:
+def _estimate(what: str, told: Told, real: int, categories: dict[str, int]) -> Row:
     return {
         "kind": "estimate",
         "what": what,

@@ -318,6 +318,18 @@ class Restoring(nn.Module):
         return F.mse_loss(self.net(x).float(), x)
 
 
+class Encoder(nn.Module):
+    """Torch's own transformer encoder, with dropout in its attention, and a regression loss."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).float().square().mean()  # type: ignore[no-any-return]
+
+
 class Perceptron(nn.Module):
     """Layers of one width, with a reconstruction loss."""
 

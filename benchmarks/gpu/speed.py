@@ -50,20 +50,20 @@ def cases(*, dry: bool) -> dict[str, Case]:
     if dry:
         return small
     return {
-        "wide MLP": Case(lambda: Perceptron(4096, 6), rows_of(4096, 4096), wins=True),
+        "wide MLP": Case(lambda: Perceptron(4096, 3), rows_of(2048, 4096), wins=True),
         "decoder": Case(
-            lambda: Decoder(8192, 1024, 1024, 6, 16),
-            lambda: torch.randint(8192, (8, 1024), device="cuda"),
+            lambda: Decoder(8192, 1024, 1024, 4, 16),
+            lambda: torch.randint(8192, (4, 1024), device="cuda"),
             wins=True,
         ),
-        "ViT": Case(lambda: Vision(224, 768, 6, 12), lambda: torch.randn(64, 3, 224, 224, device="cuda"), wins=True),
+        "ViT": Case(lambda: Vision(224, 768, 4, 12), lambda: torch.randn(32, 3, 224, 224, device="cuda"), wins=True),
         "ResNet, channels last": Case(
             lambda: Residual((2, 2, 2, 2)).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
             lambda: torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last),
             wins=True,
         ),
         "tiny MLP": Case(lambda: Perceptron(8, 4), rows_of(4, 8), wins=False),
-        "elementwise": Case(lambda: Elementwise(4096), rows_of(4096, 4096), wins=False),
+        "elementwise": Case(lambda: Elementwise(4096), rows_of(2048, 4096), wins=False),
     }
 
 

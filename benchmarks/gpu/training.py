@@ -21,8 +21,9 @@ PLANTED = 3
 OVERFLOW = 1e30
 #: Expected findings of the planted overflow, and of a compiled model, whose code is not replayed.
 FOUND, UNSEEN = ["AMP802"], list[str]()
-#: Largest relative differences of the first losses, and of the mean losses over the last tenth.
-FIRST, LAST = 0.01, 0.1
+#: Largest differences of the first losses, and of the mean losses over the last tenth, as shares of the first loss.
+#: Where the last losses are near zero, two trainings on CUDA from nearly the same weights differ by a factor of ten.
+FIRST, LAST = 0.01, 0.01
 
 
 class Trained(NamedTuple):
@@ -142,10 +143,12 @@ def _compared(name: str, real: Trained, emulated: Trained, *, compiled: bool) ->
     shown = f"{real.skipped}; emulated {emulated.skipped}"
     yield {"kind": "skips", "what": name, "agrees": planted, "seen": shown}
     tail = max(1, len(real.losses) // 10)
-    first = _apart(real.losses[0], emulated.losses[0])
-    last = _apart(sum(real.losses[-tail:]) / tail, sum(emulated.losses[-tail:]) / tail)
-    alike = first <= FIRST and last <= LAST
-    yield {"kind": "losses", "what": name, "agrees": alike, "seen": f"{first:.2%} at first, {last:.2%} at last"}
+    (first, last), (first_emulated, last_emulated) = (
+        (each.losses[0], sum(each.losses[-tail:]) / tail) for each in (real, emulated)
+    )
+    alike = abs(first - first_emulated) <= FIRST * first and abs(last - last_emulated) <= LAST * first
+    seen = f"{first:.4g} to {last:.4g}; emulated {first_emulated:.4g} to {last_emulated:.4g}"
+    yield {"kind": "losses", "what": name, "agrees": alike, "seen": seen}
 
 
 def _differences(real: dict[str, Any], emulated: dict[str, Any], *, compiled: bool) -> list[str]:
@@ -163,7 +166,3 @@ def _flat(tree: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {path: tree}
     return {key: value for name, inner in tree.items() for key, value in _flat(inner, f"{path} {name}".strip()).items()}
-
-
-def _apart(one: float, other: float) -> float:
-    return abs(one - other) / max(abs(one), abs(other), 1e-12)

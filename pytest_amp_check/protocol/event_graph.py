@@ -26,11 +26,13 @@ class Predicate:
 
     ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
     tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.
-    ``implications``: triples (truth of this predicate, key of another predicate, truth of the other).
+    ``asks_version``: compares the version of a library. ``implications``: triples (truth of this predicate, key of
+    another predicate, truth of the other).
     """
 
     __slots__ = (
         "asks_first_iteration",
+        "asks_version",
         "checked_optimizers",
         "compares_scales",
         "eventual_truth",
@@ -58,6 +60,7 @@ class Predicate:
         self.checked_optimizers: frozenset[int] | None = frozenset()
         self.compares_scales = False
         self.asks_first_iteration = False
+        self.asks_version = False
         self.implications: list[tuple[bool, int, bool]] = []
 
 

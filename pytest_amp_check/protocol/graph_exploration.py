@@ -165,7 +165,7 @@ class GraphExplorer(GraphSummary):
         self.depends_on_path = True
         self.idle_counts[index] += 1
 
-    def explore_graph(self, limit: int | None, *, joining: bool = False) -> None:
+    def explore_graph(self, limit: int | None, *, joining: bool = False, depth_first: bool = False) -> None:
         self.limit_reached = False
         self.nodes_looked_back = 0
         self.predecessors, self.violations, self.violation_counts, self.doubtful_violations = {}, {}, {}, set()
@@ -184,7 +184,7 @@ class GraphExplorer(GraphSummary):
             if (limit is not None and len(trail) > limit) or self.nodes_looked_back > MOST_LOOKED:
                 self.limit_reached = True
                 return
-            here = work.popleft()
+            here = work.pop() if depth_first else work.popleft()
             index, known, truth, core = here
             node = nodes[index]
             if node.event is not None:
@@ -298,14 +298,24 @@ class GraphExplorer(GraphSummary):
         return known | true | false, truth | true
 
     def _find_implied(self, key: int, answer: bool) -> tuple[int, int]:
-        """Return the true and the false predicates (as bit sets) implied by a predicate, including the predicate."""
+        """Return the true and the false predicates (as bit sets) implied by a predicate, including the predicate.
+
+        An implied predicate may imply further predicates.
+        """
         found = self.implications.get((key, answer))
         if found is None:
-            true, false = (1 << key, 0) if answer else (0, 1 << key)
-            for when, other, result in self.graph.predicates[key].implications:
-                if when is answer:
-                    true, false = (true | 1 << other, false) if result else (true, false | 1 << other)
-            found = self.implications[key, answer] = true, false
+            implied, work = {(key, answer)}, [(key, answer)]
+            while work:
+                asked, truth = work.pop()
+                for when, other, result in self.graph.predicates[asked].implications:
+                    if when is truth and (other, result) not in implied:
+                        implied.add((other, result))
+                        work.append((other, result))
+            found = (
+                sum(1 << one for one, truth in implied if truth),
+                sum(1 << one for one, truth in implied if not truth),
+            )
+            self.implications[key, answer] = found
         return found
 
     def state_after_predicate(self, cores: _StateInterner, core: int, key: int, answer: bool) -> int:

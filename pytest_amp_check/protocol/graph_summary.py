@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
+from operator import or_
 
 from . import events as e
 from .checker import Checker
@@ -43,6 +45,10 @@ class GraphSummary(Checker):
         self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
         self.scaler_keys = sorted({x.subject for x in events if isinstance(x, e.ScalerNew) and x.subject is not None})
         self.scaler_bits = {key: 1 << i for i, key in enumerate(self.scaler_keys)}
+        for key, tracked_object in enumerate(self.program.objects):
+            members = tracked_object.attributes.members if tracked_object.role == "scaler" else ()
+            if members and all(member in self.scaler_bits for member in members):
+                self.scaler_bits[key] = reduce(or_, [self.scaler_bits[member] for member in members])
         self.updated_scalers = {x.subject for x in events if isinstance(x, e.Update)}
         changing = self.varying_predicates = self._find_varying_predicates()
         for event in events:

@@ -43,7 +43,10 @@ MEASURED = {
         "the gradients that the optimizer sees are 65,536 times smaller in the median step; the parameters "
         "move 1.41 times less far"
     ),
-    "AMP202": "the parameters move 1.07 times less far",
+    "AMP202": (
+        "the gradients that the optimizer sees are 1.08 times smaller in the median step; the parameters move "
+        "1.56 times less far"
+    ),
     "AMP203": (
         "steps taken are 16 and skipped 0, where they would be 15 and 1; the gradients that the optimizer "
         "sees are 61,006 times smaller in the median step; the parameters move 1.10 times further; the loss "

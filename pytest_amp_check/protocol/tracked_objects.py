@@ -30,6 +30,8 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
+    #: Scalers of which the scaler is one, each constructed in another branch.
+    members: frozenset[int] = frozenset()
 
 
 class OptimizerAttributes:
@@ -73,6 +75,8 @@ class ModuleAttributes:
     wrappers: dict[str, frozenset[tuple[int, bool]]] = _NO_WRAPPERS
     #: The module casts its inputs, or parameters, itself.
     casts: bool = False
+    #: Names of the functions that the methods of a module of the project call.
+    callees: frozenset[str] = frozenset()
     #: Low dtype in which a policy makes the module compute.
     computes_in: str | None = None
     #: Parameters in a low dtype.

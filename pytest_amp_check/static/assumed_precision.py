@@ -16,7 +16,7 @@ from ..protocol.finding import INFO, Finding
 from ..protocol.findings_builder import check_event
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
-from .project.import_reach import chooses_model_dtype
+from .project.import_reach import chooses_model_dtype, may_choose_float16
 from .project.module import Class, Function, Module
 from .project.project import Project
 from .sources.patterns import Code, fragile_lines
@@ -40,7 +40,10 @@ def find_assumed_effects(
     ``known`` are the findings without the assumption. ``is_evident`` returns True if a region may be around the code.
     """
     dtype = project.assumed_dtype
-    in_region = not (dtype or Code(module.text.encode()).casts_model or chooses_model_dtype(project, module.path))
+    casts = Code(module.text.encode()).casts_model
+    in_region = not (dtype or casts or chooses_model_dtype(project, module.path))
+    # Only float16 overflows.
+    may_overflow = in_region or bool(dtype) or casts or may_choose_float16(project, module.path)
     program = Program()
     functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
@@ -50,7 +53,7 @@ def find_assumed_effects(
         for node in graph.nodes:
             if not isinstance(node.event, _KINDS) or not _is_own_code(node.event.site, module):
                 continue
-            if not (dtype or _is_common_harm(node.event)):
+            if not (dtype or _is_common_harm(node.event, may_overflow=may_overflow)):
                 continue
             for finding in check_event(node.event, program):
                 key = (finding.code, finding.site.path, finding.site.line)
@@ -93,11 +96,11 @@ def _functions_around(module: Module, lines: list[int]) -> set[Function]:
     return {function for group in found for function in groups[group]}
 
 
-def _is_common_harm(event: e.Event) -> bool:
+def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels."""
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles")
-    return isinstance(event, e.FragileMath) and (event.of_each or event.how in _COMMON_CANCELLATIONS)
+    return isinstance(event, e.FragileMath) and ((event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS)
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

@@ -162,7 +162,7 @@ class Cache:
             bool(project.float16_files),
             project.has_lightning16,
             project.may_resume,
-            sorted(project.low_model_packages),
+            sorted(project.low_model_files),
         ]
         self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
         self._changed_paths.update(

@@ -25,7 +25,6 @@ from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
-from .interpreter.statements.branches import is_main_guard
 from .interpreter.values.definitions import ClassValue, Frame, Instance
 from .interpreter.values.value import EMPTY, UnknownValue
 from .interpreter.visited_calls import VisitedCalls
@@ -61,6 +60,7 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
+from .project.syntax import walk
 from .zero_grad_search import may_be_cleared_around
 
 #: Maximum number of statements analyzed in one file. The remaining functions are skipped, and a finding reports the
@@ -221,7 +221,11 @@ def _is_helper(function: Function) -> bool:
 
 def _runs_script(statement: ast.stmt) -> bool:
     """Return True for a call on its own, and for the part of a file that only runs as a script."""
-    return isinstance(statement, ast.Expr) or (isinstance(statement, ast.If) and is_main_guard(statement.test))
+    return isinstance(statement, ast.Expr) or (isinstance(statement, ast.If) and _asks_for_name(statement.test))
+
+
+def _asks_for_name(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in walk(test))
 
 
 def _analyze_all(interp: Interpreter) -> ReachedFunctions:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..protocol.event_graph import Program
+from ..protocol import events as e
+from ..protocol.event_graph import Graph, Program
 from ..protocol.finding import Finding, merge_finding
 from ..protocol.rules import LABELS
 from ..protocol.sites import Call, Site
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from .entry_points import ReachedFunctions
 
 
+#: Methods whose call a caller may add, by the event of the call.
+_METHODS: dict[type[e.Event], str] = {
+    e.ZeroGrad: "zero_grad",
+    e.Scale: "scale",
+    e.ScalerStep: "step",
+    e.Unscale: "unscale_",
+    e.Update: "update",
+}
+
+
 def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
     """Return the calls that the graph of each entry point covers, for graphs that cover other functions."""
     found: dict[Entry, GraphCalls] = {}
@@ -23,9 +34,21 @@ def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
         sites += [test.site for test in graph.predicates if test.site is not None]
         calls = _calls_leading_to(site for site in sites if site.caller is not None)
         if calls:
-            known = found.get(graph.entry_point, GraphCalls(frozenset(), has_joined_states=False))
-            found[graph.entry_point] = GraphCalls(known.calls | calls, known.has_joined_states or graph.was_widened)
+            known = found.get(graph.entry_point, GraphCalls(frozenset(), has_joined_states=False, methods=frozenset()))
+            found[graph.entry_point] = GraphCalls(
+                known.calls | calls,
+                known.has_joined_states or graph.was_widened,
+                known.methods | _methods_called(graph),
+            )
     return found
+
+
+def _methods_called(graph: Graph) -> frozenset[str]:
+    """Return the protocol methods that a graph calls. Code that trains what it receives may call any method."""
+    events = [node.event for node in graph.nodes if node.event is not None]
+    if any(isinstance(event, e.Handoff) and event.trains for event in events):
+        return frozenset(_METHODS.values())
+    return frozenset(_METHODS[type(event)] for event in events if type(event) in _METHODS)
 
 
 def _calls_leading_to(sites: Iterable[Site]) -> frozenset[Call]:
@@ -92,10 +115,11 @@ def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
 def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[Entry, Sequence[GraphCalls]]) -> bool:
     """Return True if for each entry point with the finding a caller covers all calls without the finding."""
     # A caller may make the call that is missing in the function. Joined states show that call, too.
-    rests_on_a_missing_call = bool(LABELS[finding.label][1].certainty.missing_method) and not finding.certain
+    missing_method = "" if finding.certain else LABELS[finding.label][1].certainty.missing_method
 
     def is_refuting(graph_calls: GraphCalls, calls: frozenset[Call]) -> bool:
-        return calls <= graph_calls.calls and (rests_on_a_missing_call or not graph_calls.has_joined_states)
+        is_conclusive = not graph_calls.has_joined_states or missing_method in graph_calls.methods
+        return calls <= graph_calls.calls and is_conclusive
 
     return all(
         any(is_refuting(passed, finding.entries[entry]) for passed in evidence.get(entry, ())) for entry in entries

@@ -94,7 +94,7 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
     """Return True if the dtype of the inputs of a file, which its users choose, may spoil the results."""
     if project.assumed_dtype:
         return prescan.computes_tensors
-    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_packages)
+    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files)
 
 
 class _PrescanResults(NamedTuple):

@@ -302,10 +302,8 @@ def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in
     """
     event = graph.nodes[cast].event
     assert event is not None
-    asked_anew = 0
-    for node in graph.nodes:
-        asked_anew |= node.forgotten_predicates
-    # A predicate that no loop forgets keeps its truth for the rest of the program.
+    asked_anew = _predicates_forgotten_after(graph, cast)
+    # A predicate that no later loop forgets keeps its truth for the rest of the call.
     answers = {key: truth for key, truth in event.guards if not asked_anew >> key & 1}
     seen, todo = {cast}, [cast]
     returns: list[int] = []
@@ -330,6 +328,19 @@ def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in
                     continue  # Another call creates another module.
             todo.append(target)
     return _AfterCast(False, returns)
+
+
+def _predicates_forgotten_after(graph: Graph, start: int) -> int:
+    """Return the predicates (as a bit set) that code after a node may evaluate again in the same call."""
+    forgotten = 0
+    seen, todo = {start}, [start]
+    while todo:
+        for target, _, _ in graph.nodes[todo.pop()].edges:
+            if target not in seen and not isinstance(graph.nodes[target].event, e.Again):
+                seen.add(target)
+                todo.append(target)
+                forgotten |= graph.nodes[target].forgotten_predicates
+    return forgotten
 
 
 def _is_exclusive(made: Event | None, other: Event) -> bool:

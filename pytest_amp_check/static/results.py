@@ -28,11 +28,13 @@ Entry = tuple[str, int]
 class GraphCalls(NamedTuple):
     """Calls inside other functions that a graph covers, with the calls that lead there.
 
-    ``has_joined_states`` says that the check joined states, so violations may be missing.
+    ``has_joined_states`` says that the check joined states, so violations may be missing. ``methods`` are the protocol
+    methods that the graph calls.
     """
 
     calls: frozenset[Call]
     has_joined_states: bool
+    methods: frozenset[str]
 
 
 class AnalysisResult:
@@ -121,7 +123,7 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
 
     def encode_graph_calls(entries: dict[Entry, GraphCalls]) -> list[Any]:
         return [
-            [rename(path), line, [*map(encode_call, sorted(each.calls))], each.has_joined_states]
+            [rename(path), line, [*map(encode_call, sorted(each.calls))], each.has_joined_states, sorted(each.methods)]
             for (path, line), each in entries.items()
         ]
 
@@ -187,8 +189,10 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
             path, list(map(decode_finding, findings)), functions, has_own_comments=parse_bool(ours)
         )
         reading.graph_calls = {
-            (rename(entry_path), parse_number(line)): GraphCalls(frozenset(map(decode_call, calls)), parse_bool(joined))
-            for entry_path, line, calls, joined in passed_by
+            (rename(entry_path), parse_number(line)): GraphCalls(
+                frozenset(map(decode_call, calls)), parse_bool(joined), frozenset(map(parse_text, methods))
+            )
+            for entry_path, line, calls, joined, methods in passed_by
         }
         reading.finished_findings = list(map(decode_finding, settled))
         readings.append(reading)

@@ -108,10 +108,10 @@ def test_recording_changes_nothing(low: Session, parts: dict[str, bool]) -> None
     recorded.run.assert_no_findings()
 
 
-@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("searched", [False, True])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_convolutions(low: Session, layout: torch.memory_format, benchmark: bool) -> None:
-    with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark):
+def test_convolutions(low: Session, layout: torch.memory_format, searched: bool) -> None:
+    with torch.backends.cudnn.flags(enabled=True, benchmark=searched):
         run = trained(low, convolutions, (4, 3, 8, 8), parts={"dtypes": True, "memory": True}, layout=layout).run
     run.assert_no_findings()
     run.assert_dtypes({"0": low.dtype, "1": low.dtype, "5": low.dtype, "loss": "float32", "gradients": "float32"})

@@ -71,6 +71,8 @@ def test_an_op_runs_as_the_table_says(op: str, device: str) -> None:
             x = torch.empty(4, 4, device=device, dtype=dtype)
             return RUNS[op](x).dtype
 
+    if device == "xpu" and torch.__version__ < "2.12" and not torch.xpu.is_available():
+        pytest.skip("before torch 2.12, builds without support for XPU have no fake tensors on it")
     before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     torch.set_autocast_enabled(device, True)
     torch.set_autocast_dtype(device, torch.float16)

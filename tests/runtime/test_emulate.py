@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import importlib
+import inspect
 import io
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,12 +17,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that all of torch's users know
-from autocasts import MORE, cuda_entries, lists
+from autocasts import COMPOSED, MORE, cuda_entries, lists
 from torch import autocast, nn, zeros
 from torch.cuda.amp import GradScaler as CudaGradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from pytest_amp_check import record
 from pytest_amp_check.runtime.emulate import cast_policy, redirects
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda, is_emulating
 
@@ -124,7 +127,7 @@ def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dty
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", half)
         try:
-            real = dtypes_of(lambda *shape: torch.empty(shape, device="cuda", dtype=dtype))
+            real = dtypes_of(lambda *shape: torch.empty(shape, device="cuda", dtype=dtype)) | COMPOSED
         finally:
             torch.set_autocast_enabled("cuda", False)
             torch.set_autocast_dtype("cuda", before)
@@ -904,3 +907,17 @@ def test_graphs_are_refused_in_one_sentence(cuda: None) -> None:
     for asked in (torch.cuda.CUDAGraph, capture, lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ())):
         with pytest.raises(RuntimeError, match=r"^emulate_cuda\(\) has no CUDA graphs: [^.]*$"):
             asked()
+
+
+@pytest.mark.parametrize("around", [emulate_cuda, record], ids=["emulated", "recorded"])
+def test_a_warning_of_torch_has_the_line_of_the_program(around: Callable[[], Any]) -> None:
+    # torch attributes it to the caller of its function, which a region replaces.
+    before = warnings.WarningMessage
+    with around(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        F.mse_loss(torch.ones(2, 1), torch.ones(2))
+    lines = inspect.getsource(sys.modules[__name__]).splitlines()
+    assert [(each.filename, lines[each.lineno - 1].strip()) for each in caught] == [
+        (__file__, "F.mse_loss(torch.ones(2, 1), torch.ones(2))")
+    ]
+    assert warnings.WarningMessage is before

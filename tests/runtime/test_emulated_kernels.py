@@ -44,6 +44,8 @@ OPS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Tensor]]] = {
     "conv2d, depthwise": (((2, 8, 9, 9), (8, 1, 3, 3)), lambda a, b: F.conv2d(a, b, groups=8)),
     "conv3d": (((1, 4, 5, 5, 5), (2, 4, 3, 3, 3)), F.conv3d),
     "transposed": (((2, 8, 5, 5), (8, 4, 4, 4)), lambda a, b: F.conv_transpose2d(a, b, stride=2)),
+    "batch_norm": (((8, 4, 5), (4,), (4,)), lambda a, b, c: F.batch_norm(a, None, None, b, c, training=True)),
+    "instance_norm": (((8, 4, 5),), F.instance_norm),
 }
 
 
@@ -67,6 +69,33 @@ def test_an_op_is_that_of_float32_rounded_once(name: str, half: torch.dtype) -> 
     for result, wide in zip(results, expected, strict=True):
         assert result.dtype is half
         assert torch.equal(result, wide.to(half))
+
+
+#: Ops whose gradients depend on a result that the forward pass has rounded, and operands between 0 and 1.
+OF_ROUNDED: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Tensor]]] = {
+    "softmax": (((5, 64),), lambda a: a.softmax(1)),
+    "log_softmax": (((5, 64),), lambda a: a.log_softmax(1)),
+    "grid_sample": (((2, 3, 8, 8), (2, 4, 4, 2)), lambda a, b: F.grid_sample(a, b, align_corners=False)),
+    "grid_sample of volumes": (
+        ((2, 3, 4, 4, 4), (2, 3, 3, 3, 3)),
+        lambda a, b: F.grid_sample(a, b, align_corners=False),
+    ),
+    "logit": (((5, 64),), torch.logit),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", OF_ROUNDED)
+def test_a_result_is_rounded_once_and_its_gradients_are_near(name: str, half: torch.dtype) -> None:
+    shapes, op = OF_ROUNDED[name]
+    operands = [torch.rand(shape).to(half).clamp(0.01, 0.99) for shape in shapes]
+    expected = results_of(op, [each.float() for each in operands])
+    with emulate_cuda():
+        results = results_of(op, operands)
+    assert [each.dtype for each in results] == [half] * len(expected)
+    assert torch.equal(results[0], expected[0].to(half))
+    for result, wide in zip(results[1:], expected[1:], strict=True):
+        assert torch.allclose(result.float(), wide, rtol=8 * torch.finfo(half).eps, atol=4 * torch.finfo(half).eps)
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -264,3 +293,33 @@ def test_nccl_is_gloo(cuda: None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
         assert model.module.weight.grad is not None
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_confident_prediction_has_a_loss(cuda: None, half: torch.dtype) -> None:
+    # Measured on an H200: log_softmax of low logits, which cross_entropy asks for in their dtype, is rounded once.
+    logits = torch.tensor([[10.5, 0.25, -1.0]], device="cuda", dtype=half)
+    with autocast("cuda", half):
+        loss = F.cross_entropy(logits, torch.tensor([0], device="cuda"))
+    assert loss.dtype is torch.float32
+    assert loss.item() == logits.float().log_softmax(1)[0, 0].neg().to(half).item() > 0
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_batch_normalization_of_a_low_model_keeps_its_statistics_in_float32(cuda: None, half: torch.dtype) -> None:
+    inputs = torch.randn(8, 4, 5).to(half)
+    weight, bias = torch.ones(4).to(half), torch.zeros(4).to(half)
+    mean, variance = torch.zeros(4).to(half), torch.ones(4).to(half)
+    saved = torch.native_batch_norm(inputs, weight, bias, mean, variance, True, 0.1, 1e-5)
+    assert [each.dtype for each in saved] == [half, torch.float32, torch.float32]
+    assert torch.equal(mean, (0.1 * inputs.float().mean((0, 2))).to(half))
+    evaluated = torch.native_batch_norm(inputs, weight, bias, mean, variance, False, 0.1, 1e-5)
+    expected = (inputs.float() - mean.float()[:, None]) / (variance.float() + 1e-5).sqrt()[:, None]
+    assert torch.equal(evaluated[0], expected.to(half))
+
+
+def test_a_trace_under_autocast_is_in_float32(cuda: None) -> None:
+    # Measured on an H200: CUDA's trace is the sum of the diagonal, and autocast casts sums.
+    square = torch.eye(4, device="cuda", dtype=torch.float16)
+    with autocast("cuda"):
+        assert square.trace().dtype is torch.float32

@@ -786,6 +786,22 @@ def test_estimates_choose_the_kernels_of_cuda() -> None:
     assert at(memory, "forward")["activations"] == elements * FP16 + 2 * 4 * 64 * FP32 + elements + 2 * 512
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["without weights", "with weights"])
+def test_dropout_inside_torchs_own_attention_is_estimated_as_on_cuda(asked: bool) -> None:
+    def kept(dropout: float) -> int:
+        with estimate_memory(workspace=0) as memory:
+            attention = nn.MultiheadAttention(16, 2, dropout=dropout, batch_first=True).cuda()
+            q = torch.randn(3, 64, 16, device="cuda", requires_grad=True)
+            output, _ = attention(q, q, q, need_weights=asked)
+            output.sum().backward()
+        return at(memory, "forward")["activations"]
+
+    # The kernel that keeps no scores draws its own mask. Weights that are returned are dropped with a mask of one byte
+    # and a copy: 3 batches, 2 heads, 64 by 64 scores in float32. An allocation takes multiples of 512 bytes.
+    scores = 3 * 2 * 64 * 64
+    assert kept(0.1) - kept(0.0) == ((4 + 1) * scores if asked else 0)
+
+
 def test_cublas_workspaces_stand_apart() -> None:
     def peak(**options: Any) -> dict[str, int]:
         with estimate_memory(**options) as memory:
@@ -928,3 +944,13 @@ def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: st
         else:
             torch.autograd.grad(loss, list(layers.parameters()))
     assert memory.peak > 0
+
+
+def test_a_limit_of_a_gpu_that_a_training_did_not_use_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a machine with a GPU, where a measurement without a model counts the GPU's memory.
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
+    with measure_memory() as memory:
+        torch.ones(1024)
+    with pytest.raises(AssertionError, match=r"nothing was allocated on cuda, .* device='cpu'"):
+        assert_memory(memory, peak="1 KiB")
+    assert_memory(memory)

@@ -1107,6 +1107,18 @@ for x, y in batches:
 """,
     ),
     Program(
+        "a term times zero keeps parameters in the graph",
+        "S07",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    unused = sum(p.sum() for p in model.parameters())
+    (scaler.scale(loss_of(x, y)) + 0.0 * unused).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
         "both terms of a loss are scaled",
         "S07",
         """

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
 
@@ -610,3 +611,99 @@ def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     torch.manual_seed(0)
     finding = only(train(Net("divides", call=5)))
     assert "`div` in `middle` (Middle) produces the first non-finite value in step 5" in finding.message
+
+
+@pytest.mark.parametrize("place", ["CPU", "device", "device that steps by itself"])
+def test_a_skipped_step_of_a_settled_scale_is_explained_on_each_device(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place != "CPU":
+        listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+        monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+        monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    if place == "device that steps by itself":
+        # A fused optimizer on a GPU decides there about its step, and the scaler reads nothing.
+        monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=place == "device that steps by itself")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with record(model) as run:
+        for step in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(torch.randn(4, 8)).float().square().mean()
+            torch.autograd.backward(scaler.scale(loss * 1e30 if step == 3 else loss))
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    finding = only(run)
+    assert (finding.code, finding.names["step"]) == ("AMP802", "3")
+    assert [step.index for step in run.steps if step.skipped] == [3]
+    assert run.bad_losses == 0
+
+
+def test_a_hidden_overflow_is_reported_when_a_device_has_told_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    # A mode for hidden overflows would have compiled code compiled again, and other tests of the process compile.
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        monkeypatch.setattr(frames, "cached_backends", {})
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    with record(model) as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                large = model(torch.randn(4, 8)) * 2000
+                loss = (large / torch.sqrt((large * large).mean() + 1e-6)).float().square().mean() + 1.0
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    finding = only(run)
+    assert finding.code == "AMP802"
+    assert "overflows float16 in step 0" in finding.message
+
+
+def test_a_step_that_several_loops_call_is_searched_for_hidden_overflows_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    steps = 0
+    made = OverflowMode.__init__
+
+    def make(mode: OverflowMode) -> None:
+        searched.append(steps)
+        made(mode)
+
+    monkeypatch.setattr(OverflowMode, "__init__", make)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        monkeypatch.setattr(frames, "cached_backends", {})
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        nonlocal steps
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.ones(4, 8)).float().square().mean()
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.step(optimizer)
+        scaler.update()
+        steps += 1
+
+    with record(model):
+        for _ in range(4):
+            step()
+        for _ in range(4):
+            step()
+        while steps < 13:
+            step()
+    assert searched == [0, 10]

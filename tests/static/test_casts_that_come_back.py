@@ -74,3 +74,43 @@ def test_a_cast_around_a_save_in_the_loop_rounds_too() -> None:
 )
 def test_a_copy_or_a_module_that_is_not_trained_then_loses_nothing(right: str) -> None:
     assert found(right) == []
+
+
+CHOSEN = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.layer(x)
+def train(options, loader, device, resume):
+    if options.pretrained:
+        model = Net().to(device)
+    else:
+        model = Net().to(device)
+    if not resume:
+        CAST
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    validate(model=attempt_load(options.best, device).half())
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "codes"),
+    [
+        ("model.half().float()", ["AMP110"]),
+        ("pass", ["AMP110"]),
+        ("model.half()", ["AMP501"]),
+        ("model.half(); other.float()", ["AMP501"]),
+    ],
+)
+def test_one_of_two_models_that_is_cast_back_before_the_training(cast: str, codes: list[str]) -> None:
+    assert [finding.code for finding in check_source(CHOSEN.replace("CAST", cast), "train.py")] == codes

@@ -117,6 +117,8 @@ def test_differences_of_log_probabilities_cancel(function: str, found: bool) -> 
     ("other", "found"),
     [
         (LOADS, True),
+        (LOADS.replace("'auto'", "dtype"), True),
+        (LOADS.replace("'auto'", "torch.bfloat16"), False),  # only float16 overflows
         ("fabric = L.Fabric(precision='bf16-true')\n", True),
         ("import deepspeed\nengine, *_ = deepspeed.initialize(model=model)\n", True),
         ("x = 1\n", False),

@@ -360,3 +360,47 @@ def test_a_new_scaler_knows_nothing_of_what_another_has_unscaled() -> None:
     made = '        scaler = torch.amp.GradScaler("cuda")\n'
     once = ANEW.replace(made, "").replace("    for step", made[4:] + "    for step")
     assert {finding.code for finding in check_source(once)} == {"AMP209"}
+
+
+#: A critic whose gradients the policy's loss fills, and whose optimizer clears them before its own backward.
+ACTOR_CRITIC = """\
+import torch
+
+class Agent:
+    def __init__(self):
+        self.policy = torch.nn.Linear(2, 2)
+        self.critic = torch.nn.Linear(2, 2)
+        self.policy_optimizer = torch.optim.Adam(self.policy.parameters())
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def update(self, batches):
+        for batch in batches:
+            with torch.autocast("cuda", dtype=torch.float16):
+                critic_loss = self.critic(batch).mean()
+            self.critic_optimizer.zero_grad()
+            self.scaler.scale(critic_loss).backward()
+            self.scaler.step(self.critic_optimizer)
+            with torch.autocast("cuda", dtype=torch.float16):
+                policy_loss = -self.critic(self.policy(batch)).mean()
+            self.policy_optimizer.zero_grad()
+            self.scaler.scale(policy_loss).backward()
+            self.scaler.step(self.policy_optimizer)
+            self.scaler.update()
+
+def train(memory, warm, full):
+    agent = Agent()
+    for batches in memory:
+        if warm and full:
+            log(batches)
+        elif warm or full:
+            agent.update(batches)
+        else:
+            agent.update(batches)
+"""
+
+
+def test_a_function_that_two_branches_of_a_disjunction_call_clears_before_its_backward() -> None:
+    assert check_source(ACTOR_CRITIC) == []
+    uncleared = ACTOR_CRITIC.replace("            self.policy_optimizer.zero_grad()\n", "")
+    assert {finding.code for finding in check_source(uncleared)} == {"AMP215"}

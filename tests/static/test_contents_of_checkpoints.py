@@ -111,6 +111,16 @@ SAVED = [
     ("torch.save({'opt': opt.state_dict(), 'is_amp': flag}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'sample': kept}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'epoch': epoch}, path)", FORGOTTEN),
+    # Methods of containers by a name.
+    (
+        "states = {}\nadd = states.update\nadd(opt=opt.state_dict(), net=net.state_dict())\ntorch.save(states, path)",
+        FORGOTTEN,
+    ),
+    ("states = {}\nadd = states.update\nadd(opt=opt.state_dict(), s=grads.state_dict())\ntorch.save(states, path)", ""),
+    (
+        "states = []\nadd = states.append\nadd(net.state_dict())\nadd(opt.state_dict())\ntorch.save(states, path)",
+        FORGOTTEN,
+    ),
     ("torch.save({'opt': opt.state_dict(), name: kept}, path)", ""),
     ("torch.save({'opt': opt.state_dict(), 'ema': ema.state_dict()}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'scaler': held.state_dict()}, path)", ""),
@@ -164,3 +174,39 @@ def test_a_checkpoint_under_a_condition(test: str, forgets: bool) -> None:
     """On paths without a scaler, no scaler is forgotten."""
     source = f"{HEAD}if {test}:\n    torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)\n"
     assert [each.label for each in check_source(source)] == [FORGOTTEN] * forgets
+
+
+WRAPPED = """\
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, frames):
+        return self.head(frames)
+
+
+amp_net = WRAPPER(Net().cuda())
+opt = torch.optim.AdamW(amp_net.parameters(), lr=3e-4)
+grads = torch.amp.GradScaler("cuda")
+for frames, target in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.mse_loss(amp_net(frames), target)
+    grads.scale(loss).backward()
+    grads.step(opt)
+    grads.update()
+torch.save({"net": amp_net.module.state_dict(), "opt": opt.state_dict()}, path)
+"""
+
+
+@pytest.mark.parametrize(("wrapper", "forgets"), [("DDP", True), ("nn.DataParallel", True), ("", False)])
+def test_the_state_of_a_wrapped_module(wrapper: str, forgets: bool) -> None:
+    """The attribute of a wrapper is the module, whatever the name of the variable suggests."""
+    found = check_source(WRAPPED.replace("WRAPPER", wrapper))
+    assert [each.label for each in found] == [FORGOTTEN] * forgets

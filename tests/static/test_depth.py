@@ -214,3 +214,23 @@ def test_where_there_can_be_no_thread_it_is_as_deep_as_python_goes(monkeypatch: 
     monkeypatch.setattr("_thread.start_new_thread", refused)
     assert {f.code for f in check_source(f"{TRAIN}{DEEP['additions']}\n")} == {"AMP903"}
     assert {f.code for f in check_source(TRAIN)} == {"AMP201"}
+
+
+#: Statements that put a list or a dict into itself, which Python allows.
+CYCLES = {
+    "append": "kept = []\nkept.append(kept)",
+    "append to an item": "item = []\nkept = [item]\nitem.append(kept)",
+    "insert": "kept = []\nkept.insert(0, kept)",
+    "extend": "kept = []\nkept.extend([kept])",
+    "list operator": "kept = []\nkept += [kept]",
+    "item": "kept = {}\nkept['own'] = kept",
+    "setdefault": "kept = {}\nkept.setdefault('own', [kept])",
+    "update": "kept = {}\nkept.update(own=[kept])",
+    "dict operator": "kept = {}\nkept |= {'own': kept}",
+}
+
+
+@pytest.mark.parametrize("statements", CYCLES.values(), ids=CYCLES)
+def test_a_container_that_holds_itself_is_analyzed(statements: str) -> None:
+    text = TRAIN.replace("for x", f"{statements}\nlog(kept)\nfor x")
+    assert [finding.code for finding in check_source(text, "train.py")] == ["AMP201"]

@@ -140,3 +140,106 @@ def test_a_function_that_says_that_it_divides_gradients(name: str, divides: bool
     source = BY_NAME.format(name=name, given=given)
     found = [finding.code for finding in check_source(source, "train.py") if finding.code == "AMP301"]
     assert found == ([] if divides else ["AMP301"])
+
+
+GROUPED = """\
+import torch
+from collections import defaultdict
+
+def {name}(parameters, factor):
+    groups = defaultdict(list)
+    for p in parameters:
+        if p.grad is not None:
+            groups[p.grad.device].append(p.grad)
+    for device, grads in groups.items():
+        {body}
+
+def train(model, loader, optimizer, criterion, k):
+    for i, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        if (i + 1) % k == 0:
+            {name}(model.parameters(), 1 / k)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "divides"),
+    [
+        ("scale_grads_", "torch._foreach_mul_(grads, factor)", True),
+        ("normalize_gradients", "[g.div_(1 / factor) for g in grads]", True),
+        ("scale_grads_", "log(grads, factor)", False),
+        ("check_grads", "torch._foreach_mul_(grads, factor)", False),
+    ],
+)
+def test_a_function_of_the_project_that_groups_the_gradients_it_scales(name: str, body: str, divides: bool) -> None:
+    source = GROUPED.format(name=name, body=body)
+    found = [finding.code for finding in check_source(source, "train.py") if finding.code == "AMP301"]
+    assert found == ([] if divides else ["AMP301"])
+
+
+STORED = """\
+def train(model, loader, optimizer, waiting, k):
+    for i, batch in enumerate(loader):
+        waiting.append(model(batch)["loss"] / k)
+        {taken}.backward()
+        if (i + 1) % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("taken", ["waiting.popleft()", "waiting.pop(0)", "waiting.get_nowait()", "sum(waiting.pop())"])
+def test_a_loss_that_was_stored_may_be_divided(taken: str) -> None:
+    assert check_source(STORED.format(taken=taken), "train.py") == []
+
+
+@pytest.mark.parametrize("taken", ["model(batch).pop('loss')", "sum(model(batch))"])
+def test_a_loss_that_was_not_stored_is_not_divided(taken: str) -> None:
+    assert [finding.code for finding in check_source(STORED.format(taken=taken), "train.py")] == ["AMP301"]
+
+
+REFUSED = """\
+import torch
+
+class Trainer:
+    def __init__(self, config, model, optimizer):
+        self.fused = config.fused
+        self.k = config.k
+        self.clip = config.clip
+        {check}
+        self.model, self.optimizer = model, optimizer
+
+    def train(self, loader):
+        for i, (x, y) in enumerate(loader):
+            loss = torch.nn.functional.cross_entropy(self.model(x), y)
+            loss.backward()
+            if (i + 1) % self.k == 0:
+                if not self.fused:
+                    for p in self.model.parameters():
+                        p.grad /= self.k
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "excludes"),
+    [
+        ("if self.fused and self.k > 1: raise ValueError", True),
+        ("if config.fused and config.k != 1: raise ValueError", True),
+        ("assert not self.fused or self.k == 1", True),
+        ("if self.clip: raise ValueError\n        if self.fused and self.k > 1: raise ValueError", True),
+        ("if self.fused and self.k > 2: raise ValueError", False),
+        ("if self.fused and self.k > 1: print('slow')", False),
+        ("if not self.fused and self.k > 1: raise ValueError", False),
+        ("if self.fused and self.k > 1 and self.clip: raise ValueError", False),
+        ("if self.clip:\n            if self.fused and self.k > 1: raise ValueError", False),
+        ("if self.fused and self.k > 1:\n            if self.clip: return\n            raise ValueError", False),
+    ],
+)
+def test_a_constructor_that_refuses_a_window_with_a_flag(check: str, excludes: bool) -> None:
+    source = REFUSED.format(check=check)
+    assert [finding.code for finding in check_source(source, "train.py")] == ([] if excludes else ["AMP301"])

@@ -140,6 +140,94 @@ HIDDEN = {
                 if norm < self.scaler.limit:
                     self.scaler.update()
         """,
+    "a base class that enters autocast for inference": """
+        === network.py
+        import torch
+        from torch import nn
+
+        class Base(nn.Module):
+            def predict(self, x, mixed):
+                context = torch.cuda.amp.autocast if mixed else Nothing
+                with context():
+                    with torch.no_grad():
+                        return self(x)
+
+        class Net(Base):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 4)
+
+            def forward(self, x):
+                return self.layer(x)
+
+        === train.py
+        import torch
+        from network import Net
+
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            loss = model(x).sum()  # AMP110
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    "a checkpoint that another file saves in float16": """
+        === checkpoints.py
+        import torch
+
+        def save(state, path):
+            halved = {}
+            for key in state.keys():
+                halved[key] = state[key].half()
+            torch.save(halved, path)
+
+        === train.py
+        import torch
+        from checkpoints import save
+
+        def train(net, optimizer, loader, path):
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                optimizer.zero_grad()
+                loss = parallel(net)(x).sum()
+                scaler.scale(loss).backward()  # AMP110
+                scaler.step(optimizer)
+                scaler.update()
+            save(net.state_dict(), path)
+        """,
+    "a forward that switches autocast off for a part": """
+        === network.py
+        import torch
+        from torch import nn
+        from torch.cuda.amp import autocast
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 4)
+
+            def forward(self, x):
+                with autocast(enabled=False):
+                    x = torch.fft.rfft(x).real
+                return self.layer(x)
+
+        === train.py
+        import torch
+        from network import Net
+
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            loss = model(x).sum()  # AMP110
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
 }
 #: The same structures, in which the other file makes the missing call, or shows that the code is never called.
 SUPPLIED = {
@@ -292,6 +380,30 @@ SUPPLIED = {
 
             def step(self):
                 self.scaler.step(self.inner)
+        """,
+    "a caller updates the scaler that it lends, and steps without it elsewhere": """
+        === half.py
+        import torch
+
+        def half_step(net, opt, scaler, images):
+            opt.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+
+        === main.py
+        import torch
+        from half import half_step
+
+        def main(net, opt, scaler, batches, flags):
+            for images in batches:
+                if flags.plain:
+                    net(images).sum().backward()
+                    opt.step()
+                else:
+                    half_step(net, opt, scaler, images)
+                    scaler.update()
         """,
 }
 
@@ -735,3 +847,81 @@ def test_the_cells_of_a_marimo_notebook_are_one_program_in_the_order_in_which_th
     (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
     (tmp_path / "right.py").write_text(right, encoding="utf-8")
     assert found(tmp_path) == marks(tmp_path) == {("wrong.py", 17, "AMP201")}
+
+
+#: A norm of scaled gradients, in a small function of another file.
+NORM = """
+=== commons.py
+import torch
+
+def clip_grad_value_(parameters, clip_value, norm_type=2):
+    parameters = list(filter(lambda p: p.grad is not None, parameters))
+    if clip_value is not None:
+        clip_value = float(clip_value)
+    total_norm = 0
+    for p in parameters:
+        total_norm += p.grad.data.norm(norm_type).item() ** norm_type
+        if clip_value is not None:
+            p.grad.data.clamp_(min=-clip_value, max=clip_value)
+    return total_norm ** (1.0 / norm_type)
+
+=== train.py
+import torch
+import commons
+
+def train(model, optimizer, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        norm = commons.clip_grad_value_(model.parameters(), None)  # AMP202
+        scaler.step(optimizer)
+        scaler.update()
+        print(norm)
+"""
+
+
+def test_a_small_function_on_gradients_is_analyzed_after_the_budget_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.OTHER_FILES_BUDGET", -1)
+    write(tmp_path, NORM)
+    assert found(tmp_path) == marks(tmp_path) != set()
+
+
+SWITCHED = """\
+import torch
+from modes import {name}
+
+class Agent:
+    def __init__(self, policy):
+        self.policy = policy
+        self.optimizer = torch.optim.Adam(policy.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def update(self, batches):
+        for batch in batches:
+            {name}(self)
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = torch.nn.functional.mse_loss(self.policy(batch), batch)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "trains"),
+    [
+        ("set_training_mode", False),
+        ("enable_train_mode", False),
+        ("switchTrainingMode", False),
+        ("train_model", True),
+        ("zero_all", True),
+    ],
+)
+def test_a_function_that_switches_a_mode_clears_no_gradients(name: str, trains: bool, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(SWITCHED.format(name=name), encoding="utf-8")
+    assert {code for _, _, code in found(tmp_path)} == (set() if trains else {"AMP215"})

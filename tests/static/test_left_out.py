@@ -78,6 +78,7 @@ def test_one_rank_goes_on_without_backward(skip: str) -> None:
     [
         (f"value = loss.item()\nif not math.isfinite(value):\n    continue\n{BACKWARD}", 2),
         (f"bad = torch.isnan(loss)\nif bad:\n    continue\n{BACKWARD}", 1),
+        (f"bad: torch.Tensor = torch.isnan(loss)\nif bad:\n    continue\n{BACKWARD}", 1),
         (f"with torch.no_grad():\n    if torch.isnan(loss):\n        continue\n{BACKWARD}", 2),
         (f"if torch.isfinite(loss):\n    {BACKWARD}", 1),
         (f"if skip and torch.isfinite(loss):\n    {BACKWARD}", 1),

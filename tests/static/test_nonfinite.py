@@ -92,6 +92,16 @@ def test_gradients_that_are_not_finite_end_the_program(body: str, expected: list
     assert found(body) == expected
 
 
+@pytest.mark.parametrize("imported", ["from torch import isfinite", "from torch import isfinite as is_normal"])
+def test_a_check_by_an_imported_name(imported: str) -> None:
+    name = imported.rpartition(" ")[2]
+    assert found(f"if not {name}(norm):\n    raise ValueError(1)", setup=imported) == [("raise-nonfinite", 1)]
+    each = f"assert all({name}(p.grad).all() for p in model.parameters())"
+    assert found(each, setup=imported) == [("raise-nonfinite", 1)]
+    other = imported.replace("isfinite", "is_tensor", 1).replace("isfinite", "is_tensor")
+    assert found(each.replace("isfinite", "is_tensor"), setup=other) == []
+
+
 def test_nothing_is_said_without_a_scaler_that_scales() -> None:
     body = "if not torch.isfinite(norm):\n    raise ValueError(1)"
     assert found(body, enabled=", enabled=False") == []
@@ -109,6 +119,11 @@ def test_nothing_is_said_without_a_scaler_that_scales() -> None:
         ("torch.autograd.set_detect_anomaly()", False),
         ("torch.autograd.set_detect_anomaly(args.debug)", False),
         ("if args.debug:\n    torch.autograd.set_detect_anomaly(True)", False),
+        ("if __name__ == '__main__':\n    torch.autograd.set_detect_anomaly(True)", True),
+        ("if not __name__ == '__main__':\n    pass\nelse:\n    torch.autograd.set_detect_anomaly(True)", True),
+        ("if __name__ != '__main__':\n    torch.autograd.set_detect_anomaly(True)", False),
+        ("script = __name__ == '__main__'\nif script:\n    torch.autograd.set_detect_anomaly(True)", True),
+        ("if __name__ == '__main__' and args.debug:\n    torch.autograd.set_detect_anomaly(True)", False),
     ],
 )
 def test_anomaly_detection(setup: str, expected: bool) -> None:

@@ -676,6 +676,145 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["a context on a stack ends with the stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer, context):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(context)
+        print(model(loader.first))
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        scaler.scale(loss).backward()  # AMP110
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["the contexts of a stack move to another stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autocast("cuda"))
+        stays = stack.pop_all()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    stays.close()
+"""
+WHOLE["anomaly detection on a stack"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.detect_anomaly())  # AMP213
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+WHOLE["anomaly detection on a stack that ends before backward"] = """\
+import contextlib
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.detect_anomaly())
+        print(model(loader.first))
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a comparison of versions by a name"] = """\
+import torch
+
+NEW = torch.__version__ >= "2.4"
+
+def train(model, loader, optimizer):
+    if NEW:
+        scaler = torch.amp.GradScaler("cuda")
+    else:
+        scaler = torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a comparison of versions in an attribute"] = """\
+import torch
+from torch import __version__ as known
+
+class Options:
+    def __init__(self):
+        self.new = known >= "2.4"
+
+options = Options()
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda") if options.new else torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a scaler that only some versions have"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    scaler = None
+    if torch.__version__ >= "1.6":
+        scaler = torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        if scaler is not None:
+            with torch.cuda.amp.autocast():  # AMP901
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+WHOLE["a comparison of something else by a name"] = """\
+import torch
+
+NEW = torch.cuda.device_count() >= 2
+VERSION = 1
+
+def train(model, loader, optimizer):
+    if NEW:
+        scaler = torch.amp.GradScaler("cuda")
+    else:
+        scaler = torch.cuda.amp.GradScaler()  # AMP901
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WHOLE["gradients of something that is not known are divided"] = """\
 import torch
 

@@ -137,6 +137,13 @@ PLACES: dict[str, tuple[str, list[int]]] = {
         f'with contextlib.ExitStack() as stack:\n    stack.enter_context(torch.autocast("cuda"))\n{LOSS}\n{BACKWARD}',
         [],
     ),
+    "a stack whose method has a name": (
+        (
+            'with contextlib.ExitStack() as stack:\n    enter = stack.enter_context\n    enter(autocast("cuda"))\n'
+            f"{LOSS}\n    {BACKWARD}"
+        ),
+        [5],
+    ),
     "a stack of nothing": (
         f"with contextlib.ExitStack() as stack:\n    stack.enter_context(nullcontext())\n{LOSS}\n    {BACKWARD}",
         [],
@@ -190,3 +197,34 @@ PLACES: dict[str, tuple[str, list[int]]] = {
 def test_where_a_region_begins_and_ends(name: str) -> None:
     body, lines = PLACES[name]
     assert told(body) == lines
+
+
+#: Code around a forward, and True if the loss may be computed in a region.
+AROUND_A_FORWARD: dict[str, bool] = {
+    "with around():\n    {}": True,
+    "with Around():\n    {}": True,
+    "with limits:\n    {}": True,
+    "with profile() as profiled:\n    {}": False,
+    "with limits if flag else nullcontext():\n    {}": True,
+    "with Around() if flag else nullcontext():\n    {}": True,
+    "with profile() if flag else nullcontext():\n    {}": False,
+    "with mixed_precision() if flag else nullcontext():\n    {}": True,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(around())\n    {}": True,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(around() if flag else Around())\n    {}": True,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(Around())\n    {}": True,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(limits)\n    {}": True,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(profile())\n    {}": False,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(limits)\n{}": False,
+    "with contextlib.ExitStack() as stack:\n    stack.enter_context(around())\n{}": False,
+    "@around()\ndef run():\n    {}\n    return loss\nloss = run()": True,
+    "@around()\ndef run():\n    pass\nrun()\n{}": False,
+}
+
+
+@pytest.mark.parametrize("code", AROUND_A_FORWARD)
+def test_a_forward_in_what_may_be_a_region(code: str) -> None:
+    forward = "loss = torch.nn.functional.mse_loss(net(x), x)"
+    head = HEAD + "from tools import mixed_precision, profile\n\nnet = torch.nn.Linear(4, 4)\n\n"
+    body = indent(code.format(forward) + f"\n{BACKWARD}", "        ")
+    found = [finding.code for finding in check_source(head + TRAIN.format(body)) if finding.code == "AMP110"]
+    assert found == ([] if AROUND_A_FORWARD[code] else ["AMP110"])

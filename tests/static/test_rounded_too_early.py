@@ -133,6 +133,79 @@ def test_an_average_of_weights(init: str, update: str, line: int) -> None:
     assert said(body, "AMP508", head) == ([(line, "warning")] if line else [])
 
 
+@pytest.mark.parametrize(
+    ("update", "line"),
+    [
+        ("mean = y if mean is None else 0.9 * mean + 0.1 * y", 9),
+        ("mean = 0.9 * mean + 0.1 * y if mean is not None else y", 9),
+        (
+            "if mean is None:\n            mean = y\n        else:\n            mean = mean * (i / 9) + y / (i + 1)",
+            12,
+        ),
+        ("if mean is not None:\n            mean = 0.9 * mean + 0.1 * y\n        else:\n            mean = y", 10),
+        ("mean = y.float() if mean is None else 0.9 * mean + 0.1 * y.float()", 0),
+        ("if mean is None:\n            mean = y.float()\n        else:\n            mean = 0.9 * mean + 0.1 * y", 0),
+        # Another variable starts there, and another condition decides.
+        ("if mean is None:\n            mean = other\n        else:\n            mean = 0.9 * mean + 0.1 * y", 0),
+        ("mean = y if i == 0 else 0.9 * mean + 0.1 * y", 0),
+    ],
+)
+def test_a_running_mean_that_starts_with_its_first_value(update: str, line: int) -> None:
+    program = f"""\
+import torch
+from torch import nn
+model = nn.Linear(32, 32).cuda()
+mean = None
+other = load()
+for i in range(2000):
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(torch.randn(2, 32)).mean(0)
+        {update}
+"""
+    found = [finding.line for finding in check_source(program) if finding.code == "AMP508"]
+    assert found == ([line] if line else [])
+
+
+MIXES = "for e, p in zip(average.parameters(), model.parameters()):"
+HELPER = """
+def follow(weights, model, decay=0.999):
+    kept = OrderedDict(weights.named_parameters())
+    for name, p in model.named_parameters():
+        kept[name].mul_(decay).add_(p, alpha=1 - decay)
+"""
+
+
+@pytest.mark.parametrize(
+    ("copy", "update", "is_found"),
+    [
+        ("average = deepcopy(model).bfloat16()", f"{MIXES}\n        e.lerp_(p, 0.01)", True),
+        ("average = deepcopy(model).to(torch.float16)", f"{MIXES}\n        e.mul_(d).add_(p, alpha=1 - d)", True),
+        ("average = deepcopy(model)\naverage.half()", f"{MIXES}\n        e *= d\n        e += (1 - d) * p", True),
+        ("average = deepcopy(model).half()", f"{MIXES}\n        e.copy_(d * e + (1 - d) * p)", True),
+        ("average = deepcopy(model).half()", "follow(average, model)", True),
+        ("average = deepcopy(model).half()", "follow(model=model, weights=average)", True),
+        ("average = deepcopy(model)", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
+        ("average = deepcopy(model).half().float()", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
+        # The weights are copied, or only the outputs are mixed.
+        ("average = deepcopy(model).half()", f"{MIXES}\n        e.copy_(p)", False),
+        ("average = deepcopy(model).half()", "y = 0.9 * average(x) + 0.1 * model(x)", False),
+        # Another model follows.
+        ("teacher = deepcopy(model).half()", "follow(other, model)", False),
+        # An initial value that is scaled once.
+        ("average = deepcopy(model).half()\nfor p in average.parameters():\n    p.mul_(0.5)", "pass", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["module", "function"])
+def test_an_average_in_a_variable(copy: str, update: str, is_found: bool, place: str) -> None:
+    program = f"{copy}\nfor x in loader:\n    {update}\n"
+    if place == "function":
+        program = "def train(model, loader):\n" + "".join(f"    {line}\n" for line in program.splitlines())
+    head = "import torch\nfrom collections import OrderedDict\nfrom copy import deepcopy\n" + HELPER
+    found = [finding for finding in check_source(head + program) if finding.code == "AMP508"]
+    assert len(found) == is_found
+    assert all("keeps a moving average of weights" in finding.message for finding in found)
+
+
 @pytest.mark.parametrize(("cast", "dtype"), [("half", "float16"), ("bfloat16", "bfloat16")])
 def test_an_average_without_deepcopy_and_its_message(cast: str, dtype: str) -> None:
     init = f"self.ema = {{k: v.clone().{cast}() for k, v in model.state_dict().items()}}"

@@ -216,9 +216,13 @@ def test_a_finding_ends_where_its_expression_ends() -> None:
     assert (found.code, found.site.line, found.site.end_line) == ("AMP201", 13, 16)
 
 
-@pytest.mark.parametrize(("scaler", "codes"), [("each epoch", ["AMP208"]), ("once", ["AMP401"])])
-def test_of_a_scaler_that_is_made_anew_all_the_time_nothing_has_to_be_saved(scaler: str, codes: list[str]) -> None:
-    made = 'scaler = torch.amp.GradScaler("cuda")'
+@pytest.mark.parametrize("made", ["NEW", "scaler = NEW if flag else OTHER", "scaler = OTHER if old() else NEW"])
+@pytest.mark.parametrize(("scaler", "codes"), [("each epoch", {"AMP208"}), ("once", {"AMP401"})])
+def test_of_a_scaler_that_is_made_anew_all_the_time_nothing_has_to_be_saved(
+    scaler: str, codes: set[str], made: str
+) -> None:
+    made = made if "=" in made else f"scaler = {made}"
+    made = made.replace("NEW", 'torch.amp.GradScaler("cuda")').replace("OTHER", 'torch.amp.GradScaler("cuda", 1024.0)')
     before, within = (made, "pass") if scaler == "once" else ("pass", made)
     source = f"""\
 import torch
@@ -241,7 +245,7 @@ def resume(model, optimizer):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 """
-    assert [finding.code for finding in check_source(source)] == codes
+    assert {finding.code for finding in check_source(source)} == codes
 
 
 #: Calls with arguments of unexpected effect, and the complete messages.

@@ -158,3 +158,31 @@ def test_a_model_of_another_file(tmp_path: Path, what: str) -> None:
     # For a file checked by name, its imports count as well.
     found = [finding.code for finding in check_paths([str(tmp_path / "train.py")]).findings]
     assert found == ([] if enters else ["AMP110"])
+
+
+HELPER = "def run(body, x):\n    with torch.autocast('cuda'):\n        return body(x)\n"
+NET_BY_HELPER = NET + "    def __init__(self):\n        self.body = nn.Linear(4, 4)\n\n" + FORWARD
+CONSTRUCTED = (
+    "\n\nmodel = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    "scaler = torch.amp.GradScaler('cuda')\n"
+    "for x, y in loader:\n    optimizer.zero_grad()\n    loss = nn.functional.mse_loss(model(x), y)\n"
+    "    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("", "run(self.body, x)"),
+        ("from other import run\n\n\n", "run(self.body, x)"),
+        ("from other import run as compute\n\n\n", "compute(self.body, x)"),
+        ("import other\n\n\n", "other.run(self.body, x)"),
+    ],
+)
+def test_a_constructed_model_whose_forward_calls_a_function(tmp_path: Path, imported: str, call: str) -> None:
+    """A forward that enters autocast in a function needs no region. A forward without this call needs one."""
+    (tmp_path / "other.py").write_text("import torch\n\n\n" + HELPER, encoding="utf-8")
+    for returned, expected in ((call, []), ("self.body(x)", ["AMP110"])):
+        program = HEAD + (imported or HELPER + "\n\n") + NET_BY_HELPER + f"        return {returned}\n" + CONSTRUCTED
+        (tmp_path / "train.py").write_text(program, encoding="utf-8")
+        assert [finding.code for finding in check_paths([str(tmp_path)]).findings] == expected

@@ -147,3 +147,6 @@ MORE: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
     "double": lambda t: t(4).double().exp(),
     "double matmul": lambda t: t(4, 4).double() @ t(4, 4).double(),
 }
+#: Ops of MORE that CUDA composes of an op that autocast casts, and their dtype on an H200. Kernels without values
+#: compose them of nothing.
+COMPOSED = {"trace": torch.float32}

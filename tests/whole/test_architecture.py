@@ -66,8 +66,8 @@ RUNTIME_ROOMS = {
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},
     "explain": {"explain", "record"},
-    "record": {"record"},
-    "emulate": {"emulate"},
+    "record": {"record", "warning_locations"},
+    "emulate": {"emulate", "warning_locations"},
 }
 #: The folders of ``static``, each with its allowed imports. "" is the folder of the engine.
 STATIC_ROOMS = {

@@ -166,8 +166,11 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
     stepping = checker.find_last_event(ctx.point, (e.ScalerStep, e.Step), i)
     loops = stepping.loops or ()
     inner = [loop for loop in ctx.event.loops or () if loop in loops][-1:]
+    # Beside a disjunction, an event may need either truth of a predicate.
+    needed = {(key, truth) for key, truth in ctx.event.guards if (key, not truth) not in ctx.event.guards}
     return not any(
-        set(inner) <= set(around) and not any((key, not truth) in ctx.event.guards for key, truth in tests)
+        set(inner) <= set(around)
+        and not any((key, not truth) in needed and (key, not truth) not in tests for key, truth in tests)
         for around, tests in places
     )
 

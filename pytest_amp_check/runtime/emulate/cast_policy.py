@@ -25,9 +25,11 @@ _CUDNN_RNN = frozenset(
 #: CUDA runs these ops in the input dtype and has low-precision kernels, some of which the CPU lacks.
 _AS_GIVEN = frozenset(
     "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool3d "
-    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
-    "trace".split()
+    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d "
+    "replication_pad3d".split()
 )
+#: CUDA computes these by an op that autocast casts to float32: trace is the sum of the diagonal.
+_COMPOSED_IN_FP32 = frozenset({"trace"})
 #: Registered in CUDA builds, but never reached by a CPU tensor.
 _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
 
@@ -212,6 +214,8 @@ def cuda_policy(name: str) -> str | None:
 def _cuda_kernel_policy(op: Any, name: str) -> _Policy | None:
     if _op_name(name) in _AS_GIVEN:
         return _run_keeping_dtype
+    if _op_name(name) in _COMPOSED_IN_FP32:
+        return _run_fp32
     policy = cuda_policy(name)
     if policy == "fp32 unless dtype":
         return _fp32_unless_dtype(op)

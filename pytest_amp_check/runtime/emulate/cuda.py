@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
+from ..warning_locations import acquire_locations, release_locations
 from . import cast_policy, float32_kernels, redirects
 from .storage_sides import SIDES
 
@@ -68,6 +69,7 @@ class _EmulationState:
         self._restore_attributes()
 
     def _replace(self) -> None:
+        acquire_locations()
         _fill_tables_of_torch()
         self._libraries.append(cast_policy.install_kernels())
         self._libraries.append(float32_kernels.install_kernels())
@@ -82,6 +84,7 @@ class _EmulationState:
             redirects.mirror_autocast()
 
     def _restore(self) -> None:
+        release_locations()
         self._restore_attributes()
         while self._libraries:
             self._libraries.pop()._destroy()

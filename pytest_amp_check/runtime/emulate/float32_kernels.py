@@ -135,7 +135,61 @@ def _make_attention(native: Any) -> Callable[..., Any]:
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _float(value) if value.dtype in _LOW else value
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in _LOW else value
     return [_widened(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _make_rounded(native: Any) -> Callable[..., Any]:
+    """Return the kernel of an operator whose CPU kernel, ``native``, rounds intermediate results."""
+
+    def rounded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        # The third argument of a softmax asks for a float32 result, which the CPU's kernel refuses.
+        if not _is_low(*tensors) or (len(args) > 2 and args[2] is True):
+            return native.call_boxed(keyset, *args, **kwargs)
+        result = native.call_boxed(keyset, *map(_widened, args), **kwargs)
+        dtype = tensors[0].dtype
+        return tuple(_to(each, dtype) for each in result) if isinstance(result, (list, tuple)) else _to(result, dtype)
+
+    return rounded
+
+
+def _has_low_parameters(input: torch.Tensor, *parameters: Any) -> bool:
+    """Return True if the CPU's kernel of batch normalization would compute statistics in low precision.
+
+    It computes them in the dtype of the parameters and running statistics, and without these in that of the input.
+    """
+    given = [each.dtype for each in parameters if isinstance(each, torch.Tensor)]
+    return bool(_LOW.intersection(given)) or (input.dtype in _LOW and torch.float32 not in given)
+
+
+def _make_batch_norm(native: Any) -> Callable[..., Any]:
+    """Return the kernel of batch normalization, which on CUDA saves statistics in float32."""
+
+    def batch_norm(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _has_low_parameters(args[0], *args[1:5]):
+            return native.call_boxed(keyset, *args, **kwargs)
+        wide = [*map(_widened, args)]
+        output, *statistics = native.call_boxed(keyset, *wide, **kwargs)
+        for given, updated in zip(args[3:5], wide[3:5], strict=True):
+            if updated is not given and isinstance(given, torch.Tensor):
+                _aten.copy_.default(given, updated)
+        return (_to(output, args[0].dtype), *statistics)
+
+    return batch_norm
+
+
+def _make_batch_norm_backward(native: Any) -> Callable[..., Any]:
+    def backward(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        weight = args[2]
+        if not _has_low_parameters(args[1], weight):
+            return native.call_boxed(keyset, *args, **kwargs)
+        dtypes = (args[1].dtype, *(2 * [torch.float32 if weight is None else weight.dtype]))
+        results = native.call_boxed(keyset, *map(_widened, args), **kwargs)
+        return tuple(None if each is None else _to(each, dtype) for each, dtype in zip(results, dtypes, strict=True))
+
+    return backward
 
 
 def _make_recurrent(native: Any) -> Callable[..., Any]:
@@ -182,16 +236,40 @@ def _recurrent_kernels() -> dict[str, Callable[..., Any]]:
     }
 
 
+_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+#: Operators to the maker of their kernel from torch's own kernel.
+_AROUND_NATIVE: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    _FLASH: _make_attention,
+    f"{_FLASH}_backward": _make_attention,
+    "_softmax": _make_rounded,
+    "_softmax_backward_data": _make_rounded,
+    "_log_softmax": _make_rounded,
+    "_log_softmax_backward_data": _make_rounded,
+    "grid_sampler_2d": _make_rounded,
+    "grid_sampler_2d_backward": _make_rounded,
+    "grid_sampler_3d": _make_rounded,
+    "grid_sampler_3d_backward": _make_rounded,
+    "logit": _make_rounded,
+    "logit_backward": _make_rounded,
+    "native_batch_norm": _make_batch_norm,
+    "_native_batch_norm_legit": _make_batch_norm,
+    "_native_batch_norm_legit.no_stats": _make_batch_norm,
+    "_batch_norm_with_update": _make_batch_norm,
+    "native_batch_norm_backward": _make_batch_norm_backward,
+    "batch_norm_backward": _make_batch_norm_backward,
+}
+
+
 @functools.cache
-def _attention_kernels() -> dict[str, Callable[..., Any]]:
-    """Return the kernels of fused attention. Older torch cannot name its own kernel, which stays in use there."""
+def _kernels_around_native() -> dict[str, Callable[..., Any]]:
+    """Return the kernels that call torch's own. Older torch cannot name its own kernels, which stay in use there."""
     get_kernel: Any = getattr(torch.library, "get_kernel", None)
     if get_kernel is None:
         return {}
-    forward = "_scaled_dot_product_flash_attention_for_cpu"
     return {
-        name: _without_function_modes(_make_attention(get_kernel(f"aten::{name}", "CPU")))
-        for name in (forward, f"{forward}_backward")
+        name: _without_function_modes(make(get_kernel(f"aten::{name}", "CPU")))
+        for name, make in _AROUND_NATIVE.items()
+        if _C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CPU")
     }
 
 
@@ -206,6 +284,6 @@ def install_kernels() -> Any:
         for name, kernel in _recurrent_kernels().items():
             library.impl(name, kernel, "AutogradCPU")
             library.impl(name, kernel, "CPU")
-        for name, kernel in _attention_kernels().items():
+        for name, kernel in _kernels_around_native().items():
             library.impl(name, kernel, "CPU", with_keyset=True)
     return library

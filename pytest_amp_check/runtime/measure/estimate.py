@@ -38,11 +38,14 @@ class _CudaKernels(TorchFunctionMode):
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
-            # On the CPU, dropout disables the attention kernel that avoids storing all scores at once.
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            elif "dropout_p" in kwargs:
-                kwargs = {**kwargs, "dropout_p": 0.0}
+            return _attend_without_dropout(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            # It calls both by their names, and inside a function that a mode has seen, the mode sees no more.
+            with (
+                replace_attribute(functional, "dropout", self._dropout),
+                replace_attribute(functional, "scaled_dot_product_attention", _attend_without_dropout),
+            ):
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
     @staticmethod
@@ -51,6 +54,18 @@ class _CudaKernels(TorchFunctionMode):
             return input
         dropped = torch.native_dropout(input, p, train=True)[0]
         return input.copy_(dropped) if inplace else dropped
+
+
+_attend: Any = functional.scaled_dot_product_attention
+
+
+def _attend_without_dropout(*args: Any, **kwargs: Any) -> Any:
+    """Compute attention without dropout. On the CPU, dropout disables the kernel that avoids storing all scores."""
+    if len(args) > 4:
+        args = (*args[:4], 0.0, *args[5:])
+    elif "dropout_p" in kwargs:
+        kwargs = {**kwargs, "dropout_p": 0.0}
+    return _attend(*args, **kwargs)
 
 
 def _without_move(move: Callable[..., Any]) -> Callable[..., Any]:

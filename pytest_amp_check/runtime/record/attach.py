@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from ..warning_locations import acquire_locations, release_locations
 from . import active
 from .patches import (
     angles,
@@ -106,12 +107,14 @@ def _release_patches() -> None:
 
 
 def _install_patches() -> None:
+    acquire_locations()
     for table in TABLES:
         INSTALLED.install_patches(table.patches())
     _hooks.extend(optimizers.register_hooks())
 
 
 def _remove_patches() -> None:
+    release_locations()
     for hook in _hooks:
         hook.remove()
     _hooks.clear()

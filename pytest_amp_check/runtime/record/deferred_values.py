@@ -31,6 +31,11 @@ class DeferredNumber:
             assert self._value is not None
         return self._value
 
+    @property
+    def is_known(self) -> bool:
+        """True if reading ``value`` waits for nothing."""
+        return self._value is not None
+
     def set_value(self, value: float) -> None:
         self._value, self._deferred_values, self.tensor = value, None, None
 
@@ -61,6 +66,11 @@ class FoundInf:
 
     def __init__(self, numbers: Iterable[DeferredNumber] = ()) -> None:
         self._deferred_numbers = tuple(numbers)
+
+    @property
+    def is_known(self) -> bool:
+        """True if reading the flag waits for nothing."""
+        return all(number.is_known for number in self._deferred_numbers)
 
     def __bool__(self) -> bool:
         for number in self._deferred_numbers:  # noqa: SIM110 - each step asks several times, which a generator makes twice as slow

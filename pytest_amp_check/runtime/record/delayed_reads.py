@@ -22,6 +22,7 @@ class DeviceTransfer:
 
     def __init__(self, numbers: torch.Tensor) -> None:
         self._done_event: Any = None
+        self._numbers: list[float] | None = None
         if numbers.device.type == "cuda":
             self._host_copy = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
             self._host_copy.copy_(numbers, non_blocking=True)
@@ -36,10 +37,11 @@ class DeviceTransfer:
 
     def wait_for_numbers(self) -> list[float]:
         """Wait for the transfer and return the numbers."""
-        if self._done_event is not None:
-            self._done_event.synchronize()
-        numbers: list[float] = self._host_copy.tolist()
-        return numbers
+        if self._numbers is None:
+            if self._done_event is not None and not self.is_ready:
+                self._done_event.synchronize()
+            self._numbers = self._host_copy.tolist()
+        return self._numbers
 
 
 class PreviousWeights:

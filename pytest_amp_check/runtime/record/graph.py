@@ -114,6 +114,11 @@ def divides_by_scale(node: Any, scale: DeferredNumber) -> bool:
     )
 
 
+def multiplies_by_zero(node: Any) -> bool:
+    """Return True if a graph node multiplies its input by 0, so that nothing below it gets a gradient."""
+    return type(node).__name__.startswith("Mul") and any(number == 0.0 for number in _saved_numbers(node))
+
+
 def _saved_numbers(
     node: Any, attributes: tuple[str, ...] = ("_saved_other", "_saved_self", "_saved_scalar")
 ) -> Iterator[float]:

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .deferred_values import DeferredNumber
-from .graph import FAR, NEAR, divides_by_scale, find_tensors, iter_nodes, iter_nodes_below, multiplies_by_scale
+from .graph import (
+    FAR,
+    NEAR,
+    divides_by_scale,
+    find_tensors,
+    iter_nodes,
+    iter_nodes_below,
+    multiplies_by_scale,
+    multiplies_by_zero,
+)
 from .registry import Registry
 from .tracked import TrackedScaler
 
@@ -91,7 +100,8 @@ class ScaledLosses:
         nodes_by_scaler: dict[int, list[Any]] = {}
 
         def should_stop(node: Any) -> bool:
-            return self._mark_of(node) is not None or multiplies_by_scale(node, scale)
+            # A term times zero keeps parameters in the graph for DistributedDataParallel, and has no gradient to scale.
+            return self._mark_of(node) is not None or multiplies_by_scale(node, scale) or multiplies_by_zero(node)
 
         for node in iter_nodes(roots, FAR, should_stop):
             mark = self._mark_of(node)

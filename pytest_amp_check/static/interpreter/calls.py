@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ..project.roles import CALLABLE_ROLES
-from .contexts import enter_context, entered_value
+from .contexts import enter_context, entered_value, without_unrelated
 from .expressions.attributes import attribute_of, item_of
 from .expressions.names import role_by_use
 from .functions import inline_call
@@ -117,8 +117,12 @@ def _stack_method(
     interp: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "enter_context" and args:
-        enter_context(interp, args[0], node)
-        return entered_value(interp, args[0], node if isinstance(node, ast.expr) else ast.Constant(None))
+        context = without_unrelated(interp, args[0], node.args[0]) if isinstance(node, ast.Call) else args[0]
+        enter_context(interp, context, node)
+        receiver.entered_contexts.append(context)
+        return entered_value(interp, context, node if isinstance(node, ast.expr) else ast.Constant(None))
+    if name == "pop_all":
+        receiver.is_released = True
     return interp.fresh_unknown(node, name)
 
 
@@ -153,7 +157,9 @@ def _mapping_method(
         receiver.items.clear()
         return NONE
     if name == "setdefault" and len(args) == 2 and args[0].value is not NO_CONSTANT:
-        return receiver.items.setdefault(args[0].value, args[1])
+        if args[0].value not in receiver.items:
+            receiver.set_item(args[0].value, args[1])
+        return receiver.items.get(args[0].value, args[1])
     if name in ("get", "pop", "setdefault") and args:
         found = item_of(interp, receiver, args[0], node)
         if name == "pop":
@@ -166,20 +172,33 @@ def _sequence_method(
     interp: Interpreter, receiver: SequenceValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "append" and args:
-        receiver.items.append(as_one_of_many(args[0]) if interp.state.loops else args[0])
+        receiver.append_items([as_one_of_many(args[0]) if interp.state.loops else args[0]])
         if interp.state.loops:
             receiver.is_open = True
     elif name == "insert" and len(args) == 2:
         position = args[0].value
-        receiver.items.insert(position if isinstance(position, int) else 0, args[1])
+        receiver.insert_items(position if isinstance(position, int) else 0, [args[1]])
         receiver.is_open = receiver.is_open or bool(interp.state.loops) or not isinstance(position, int)
     elif name == "extend" and args:
         value = args[0]
-        receiver.items.extend(value.items if isinstance(value, SequenceValue) else [value])
+        receiver.append_items(value.items if isinstance(value, SequenceValue) else [value])
     return interp.fresh_unknown(node, name)
 
 
+#: Methods of containers that code may store for a later call, by the kind of the container.
+_CONTAINER_METHODS = {
+    "mapping": frozenset({*_VIEWS, "update", "clear", "setdefault", "get", "pop"}),
+    "sequence": frozenset({"append", "insert", "extend"}),
+    "stack": frozenset({"enter_context", "pop_all"}),
+}
+
+
+def _container_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
+    return BoundMethod(receiver, name) if name in _CONTAINER_METHODS[receiver.kind] else None
+
+
 def register(handlers: HandlerTable) -> None:
+    handlers.attributes.update(dict.fromkeys(_CONTAINER_METHODS, _container_attribute))
     handlers.expressions[ast.Call] = _evaluate_call
     handlers.calls.update(
         {

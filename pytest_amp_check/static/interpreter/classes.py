@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.sites import Site
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
-from ..project.region_entry import enters_autocast
-from ..project.syntax import root_name, statements_in
+from ..project.region_entry import RUNNING_METHODS, enters_autocast
+from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
 from .expressions.attributes import attribute_of
@@ -35,7 +36,7 @@ from .values.definitions import (
     SuperValue,
 )
 from .values.objects import ObjectRef
-from .values.value import NONE, Const, UnknownValue, Value
+from .values.value import AUTOCAST_CALLEES, NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
@@ -160,7 +161,8 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
-            tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
+            tracked_object.attributes.casts = _may_cast(lineage_of(interp, cls))
+            tracked_object.attributes.callees = _called_functions(lineage_of(interp, cls))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -250,9 +252,50 @@ def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
     return method_of(interp, cls, "forward") is not None and "autocast" not in words
 
 
-def _may_cast(cls: Class) -> bool:
-    """Return True if the instances of a module class may enter autocast themselves."""
-    return any("autocast" in word for word in cls.used_names) and enters_autocast(cls.node)
+def _may_cast(lineage: Sequence[Class]) -> bool:
+    """Return True if the forward of a module class may enter autocast. ``lineage`` is the class with its base classes.
+
+    A method that no forward calls, such as one for inference, does not count.
+    """
+    if not any("autocast" in word for cls in lineage for word in cls.used_names):
+        return False
+    return any(enters_autocast(code) for _, code in _forward_code(lineage))
+
+
+def _called_functions(lineage: Sequence[Class]) -> frozenset[str]:
+    """Return the names of the functions of this file and of imported files that the forward of a class may call."""
+    found: set[str] = set()
+    for cls, code in _forward_code(lineage):
+        imports = cls.module.imports
+        for func in (node.func for node in walk(code) if isinstance(node, ast.Call)):
+            if isinstance(func, ast.Name):
+                imported = imports.get(func.id)
+                found.add(func.id if imported is None or not imported.name else imported.name)
+            elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id in imports:
+                found.add(func.attr)
+    # Whether a call of autocast itself enters a region shows in its arguments.
+    return frozenset(found) - AUTOCAST_CALLEES
+
+
+def _forward_code(lineage: Sequence[Class]) -> Iterator[tuple[Class, ast.AST]]:
+    """Yield the code that runs when a module is constructed or called: code of the class body, and methods."""
+    if any(cls.is_open for cls in lineage):
+        # A method of an unknown base class may call any method.
+        yield from ((cls, cls.node) for cls in lineage)
+        return
+    for cls in lineage:
+        for part in (*cls.node.decorator_list, *cls.node.body):
+            if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield cls, part
+    todo = set(RUNNING_METHODS)
+    reached: set[str] = set()
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        for cls in lineage:
+            if name in cls.methods:
+                yield cls, cls.methods[name].node
+                todo |= cls.methods[name].attributes_used() - reached
 
 
 def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -121,6 +121,8 @@ class PredicateTable:
         self._questions: list[object] = []
         self._mask_by_loop: dict[int, int] = {}
         self._predicates_by_loop: dict[int, list[Predicate]] = {}
+        #: Formulas under which a constructor raises.
+        self.excluded_formulas: set[Formula] = set()
 
     def find_predicate(self, question: object) -> Predicate | None:
         """Return the predicate for ``question``, or None if nobody asked before."""
@@ -148,6 +150,24 @@ class PredicateTable:
     def forgotten_by(self, loop: int) -> int:
         """Return the predicates, as a bit set, whose truth a new iteration of a loop makes unknown."""
         return self._mask_by_loop.get(loop, 0)
+
+    def is_constant(self, key: int) -> bool:
+        """Return True if no loop changes the truth of a predicate."""
+        return not any(mask >> key & 1 for mask in self._mask_by_loop.values())
+
+    def exclude(self, formula: Formula) -> None:
+        """Record that a formula is never true where the other code runs.
+
+        Only a conjunction of two predicates that no loop changes leads to implications.
+        """
+        self.excluded_formulas.add(formula)
+        found = implied_literals(formula)
+        if len(found) != 2 or len(literals(formula)) != 2 or not all(self.is_constant(key) for key, _ in found):
+            return
+        for (key, truth), (other, excluded) in (found, found[::-1]):
+            implication = (truth, other, not excluded)
+            if implication not in self.predicates[key].implications:
+                self.predicates[key].implications.append(implication)
 
     def counts_iterations(self, loop: int) -> bool:
         """Return True if a predicate counts the iterations of a loop."""

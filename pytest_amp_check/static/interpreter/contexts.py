@@ -23,6 +23,10 @@ from .values.value import Value
 
 #: Words in the name of a context that may be an autocast region or suspend gradient averaging (``no_sync``).
 _REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
+#: Kinds of contexts that are not known.
+_UNKNOWN = frozenset({"unknown", "named"})
+#: Kinds of contexts that may enter autocast where the analysis does not follow.
+_UNSEEN = _UNKNOWN | {"helper", "instance"}
 
 
 def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
@@ -40,8 +44,7 @@ def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int =
         return
     context = interp.evaluate(item.context_expr)
     context = next((v for v in context.alternatives() if isinstance(v, GeneratorContext)), context)
-    if context.kind in ("unknown", "named") and _is_unrelated_context(interp, item.context_expr):
-        context = NullContext()
+    context = without_unrelated(interp, context, item.context_expr)
     interp.handlers.with_blocks.get(context.kind, _execute_with_block)(interp, context, node, index)
 
 
@@ -141,6 +144,8 @@ class _UnionHandler(ContextHandler):
         elif _is_float8(value):
             enabled = (conjunction(f, v.enabled) for f, v in value.options if isinstance(v, Float8Context))
             _enter_float8(interp, disjunction(*enabled))
+        elif _may_be_region(value):
+            interp.state.possible_regions += 1
 
     def exit(self, interp: Interpreter, value: UnionValue, node: ast.AST, depth: int) -> None:
         if holds_autocast(value):
@@ -154,6 +159,8 @@ class _UnionHandler(ContextHandler):
             interp.state.no_sync_conditions.pop()
         elif _is_float8(value):
             _leave_float8(interp)
+        elif _may_be_region(value):
+            interp.state.possible_regions -= 1
 
 
 class _NoSyncHandler(ContextHandler):
@@ -183,13 +190,15 @@ class _NoGradHandler(ContextHandler):
 
 class _StackHandler(SelfBindingHandler):
     def enter(self, interp: Interpreter, value: StackContext, node: ast.AST) -> None:
-        value.open_region_count, value.no_sync_count, value.float8_count = (
-            len(interp.state.open_regions),
-            len(interp.state.no_sync_conditions),
-            len(interp.state.float8_conditions),
-        )
+        state = interp.state
+        value.open_region_count, value.possible_region_count = len(state.open_regions), state.possible_regions
+        value.no_sync_count, value.float8_count = len(state.no_sync_conditions), len(state.float8_conditions)
+        value.no_grad_count = state.no_grad
 
     def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
+        for context in reversed(value.entered_contexts):
+            if not holds_autocast(context):
+                exit_context(interp, context, node, depth)
         interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: StackContext) -> None:
@@ -197,10 +206,15 @@ class _StackHandler(SelfBindingHandler):
         del interp.state.no_sync_conditions[value.no_sync_count :]
         while len(interp.state.float8_conditions) > value.float8_count:
             _leave_float8(interp)
+        interp.state.possible_regions = value.possible_region_count + value.is_released
+        interp.state.no_grad = value.no_grad_count
 
 
 class _UnknownHandler(ContextHandler):
-    """Handler of an unknown context, which may be an autocast region."""
+    """Handler of an unknown context, which may be an autocast region.
+
+    A ``@contextmanager`` function is unknown where no ``with`` statement runs its body.
+    """
 
     def enter(self, interp: Interpreter, value: Value, node: ast.AST) -> None:
         interp.state.possible_regions += 1
@@ -277,14 +291,32 @@ def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None
     region.source_text = expression_text(node)
 
 
+def without_unrelated(interp: Interpreter, context: Value, written: ast.expr) -> Value:
+    """Return a context, with a null context for each unknown context whose constructor does not suggest a region."""
+    if not any(option.kind in _UNKNOWN for option in context.alternatives()):
+        return context
+    if not _is_unrelated_context(interp, written):
+        return context
+    if isinstance(context, UnionValue):
+        return UnionValue([(f, NullContext() if v.kind in _UNKNOWN else v) for f, v in context.options])
+    return NullContext()
+
+
 def _is_unrelated_context(interp: Interpreter, written: ast.expr) -> bool:
     """Return True if an imported callable creates a context whose name does not suggest a region."""
+    if isinstance(written, ast.IfExp):
+        return _is_unrelated_context(interp, written.body) and _is_unrelated_context(interp, written.orelse)
     name = dotted_name(interp, written.func) if isinstance(written, ast.Call) else None
     return (
         name is not None
         and _REGION_WORDS.isdisjoint(re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
         and not any(word in name.lower() for word in ("autocast", "precision", "sync"))
     )
+
+
+def _may_be_region(context: UnionValue) -> bool:
+    """Return True if a context may be one that enters autocast unseen: unknown, or of the project."""
+    return any(option.kind in _UNSEEN for option in context.alternatives())
 
 
 def _may_skip_sync(value: Value) -> bool:
@@ -318,5 +350,6 @@ def register(handlers: HandlerTable) -> None:
             "tensor": SelfBindingHandler(),
             "unknown": unknown,
             "named": unknown,
+            "helper": unknown,
         }
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from ...protocol import events as e
 from ...protocol import torch_api
+from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
 from ..project.module import Function
 from ..project.syntax import tail_name, walk
@@ -16,7 +18,7 @@ from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
-from .name_effects import effects_of_body, effects_on_objects
+from .name_effects import divides_gradients, effects_of_body, effects_on_objects
 from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown, reachable_objects
@@ -90,7 +92,19 @@ def inline_call(
     frame.on_yield = on_yield
     frame.cls = function.cls
     frame.receiver = func.receiver
-    return _tag_with_callee(function.name, execute_function(interp, frame, function, func.wrappers, node))
+    value = execute_function(interp, frame, function, func.wrappers, node)
+    if divides_gradients(function.name) and _multiplies_gradients(function):
+        # The function may group the gradients, so that the analysis no longer knows what is multiplied.
+        interp.emit(e.GradNormalise, node, owners=None)
+    return _tag_with_callee(function.name, value)
+
+
+def _multiplies_gradients(function: Function) -> bool:
+    """Return True if a function reads gradients and multiplies or divides tensors in place."""
+    used = function.attributes_used()
+    return "grad" in used and any(
+        table.get(name) in ("multiply", "divide") for table in (IN_PLACE, FOREACH_IN_PLACE) for name in used
+    )
 
 
 def _effects_on_arguments(interp: Interpreter, function: Function, args: Args, keywords: Keywords) -> frozenset[str]:
@@ -253,17 +267,21 @@ def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
 
 
 class _SmallLeaves(dict[Function, bool]):
-    """Functions, each with True for a small function without loops that calls no other function of its file."""
+    """Functions, each with True for a small function that calls no other function of its file."""
 
 
 def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
-    """Return True if a function is small, has no loop and calls no other function of its file: it costs little."""
+    """Return True if a function is small and calls no other function of its file: it costs little.
+
+    A loop costs more. Only a loop over gradients is worth the cost: it may clip or read them.
+    """
     known = interp.file_data(_SmallLeaves)
     if function not in known:
         nodes = walk(function.node)
         calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
         has_loop = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
-        is_small = not has_loop and sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
+        is_cheap = not has_loop or "grad" in function.used_names
+        is_small = is_cheap and sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
         known[function] = is_small and function.module.functions_by_name.keys().isdisjoint(calls)
     return known[function]
 

@@ -366,6 +366,8 @@ def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> Tr
     mine, others = a.attributes.owns, b.attributes.owns
     if mine is not None or others is not None:
         joined.attributes.owns = None if mine is None or others is None else mine | others
+    if a.role == "scaler":
+        joined.attributes.members = frozenset[int]().union(*(x.attributes.members or {x.key} for x in (a, b)))
     if a.role == "optimizer" and a.site is not None:
         # One of the branches recreates the optimizer, as far as is known.
         interp.emit_at(e.OptimizerNew(a.site, joined.key, found=True))

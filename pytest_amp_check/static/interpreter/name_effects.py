@@ -30,8 +30,8 @@ _FACTOR_WORDS = {word for word, effect in _EFFECT_BY_WORD.items() if effect == e
     "rescale",
 }
 _GRADIENT_WORDS = frozenset({"grad", "grads", "gradient", "gradients"})
-#: Words of code that has a step, an update or a scale unrelated to gradients.
-_UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
+#: Words of code that has a step, an update or a scale unrelated to gradients, or that sets a mode for training.
+_UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger mode print save load".split())
 #: Syntax that gives an object another name.
 _BINDINGS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.withitem)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")

@@ -1,4 +1,4 @@
-"""Moving averages of weights that a class keeps in low precision."""
+"""Moving averages of weights that a class or a variable keeps in low precision."""
 
 from __future__ import annotations
 
@@ -10,35 +10,111 @@ from ...protocol.source_text import SourceText
 from ...protocol.torch_api import DTYPES
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..project.module import Class
+from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .syntax_queries import find_nodes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
 _LOW = frozenset(_CASTS.values())
+_LOW_NAMES = _LOW | {"half"}
 #: Functions and methods that copy weights, or a model with its weights.
 _COPIES = frozenset(("deepcopy", "clone"))
 #: In-place methods that decay an average.
 _DECAYS = frozenset(("mul_", "lerp_"))
+
+#: Number of calls that lead from a variable to the update of its average.
+CALLS = 2
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 #: Methods that give the weights of a module, or another view of weights.
 _VIEWS = frozenset(
     "parameters named_parameters buffers named_buffers state_dict items values detach view flatten".split()
 )
 #: Builtins that iterate over their arguments.
-_ITERATORS = frozenset("zip enumerate list tuple iter reversed sorted dict".split())
+_ITERATORS = frozenset("zip enumerate list tuple iter reversed sorted dict OrderedDict".split())
 
 
 def _report_low_averages(interp: Interpreter) -> None:
     module = interp.module
-    if module.identifiers.isdisjoint(_COPIES):
+    if module.identifiers.isdisjoint(_COPIES) or module.identifiers.isdisjoint(_LOW_NAMES):
         return
     for cls in module.classes.values():
         for name, cast, dtype in _low_copies(interp, cls):
             if _is_averaged(cls, name):
-                event = e.LowSum(interp.site_of(cast), average=True, names={"sum": SourceText(cast, 60)})
-                event.dtype = dtype
-                interp.emit_at(event)
+                _emit_low_average(interp, cast, dtype)
+    seen: set[ast.AST] = set()
+    for nodes in _scopes(module):
+        for name, cast, dtype in _low_variables(interp, nodes):
+            # The nodes of a function are also those of the function around it.
+            if cast not in seen and _averages_variable(nodes, name, module, CALLS):
+                seen.add(cast)
+                _emit_low_average(interp, cast, dtype)
+
+
+def _emit_low_average(interp: Interpreter, cast: ast.Call, dtype: str) -> None:
+    event = e.LowSum(interp.site_of(cast), average=True, names={"sum": SourceText(cast, 60)})
+    event.dtype = dtype
+    interp.emit_at(event)
+
+
+def _scopes(module: Module) -> Iterator[list[ast.AST]]:
+    """Yield the nodes of each function, and of the statements outside of functions and classes."""
+    outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
+    yield [node for statement in outside for node in walk(statement)]
+    for function in module.functions.values():
+        yield walk(function.node)
+
+
+def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call, str]]:
+    """Yield the variables of a scope that hold copies of weights in a low dtype, each with the cast and the dtype."""
+    casts: dict[str, list[ast.Call]] = {}
+    copies: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                calls = find_nodes(value, ast.Call)
+                if any(last_name(call.func) in _COPIES for call in calls):
+                    copies.add(name)
+                casts.setdefault(name, []).extend(calls)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+                casts.setdefault(name, []).append(node)
+    for name in copies:
+        calls = casts[name]
+        if any(last_name(call.func) in ("float", "double") for call in calls):
+            continue
+        for call in calls:
+            dtype = _cast_dtype(interp, call)
+            if dtype:
+                yield name, call, dtype
+                break
+
+
+def _averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: int) -> bool:
+    """Return True if a scope decays the weights in a variable, itself or in a function of the file that it calls."""
+    held = _find_holders(nodes, frozenset((name,)))
+    # Without a second term, the weights are only scaled, such as once after the copy.
+    if any(_is_decay(node, held) for node in nodes) and any(_adds_term(node, held) for node in nodes):
+        return True
+    return depth > 0 and any(
+        _averages_variable(walk(function.node), parameter, module, depth - 1)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for parameter, function in _parameters_given(node, held, module)
+    )
+
+
+def _parameters_given(call: ast.Call, held: frozenset[str], module: Module) -> Iterator[tuple[str, Function]]:
+    """Yield the parameters of functions of the file to which a call gives one of some variables."""
+    if not isinstance(call.func, ast.Name):
+        return
+    for function in module.functions_by_name.get(call.func.id, ()):
+        parameters = [each.arg for each in function.node.args.args]
+        for parameter, argument in zip(parameters, call.args, strict=False):
+            if isinstance(argument, ast.Name) and argument.id in held:
+                yield parameter, function
+        for keyword in call.keywords:
+            if keyword.arg in parameters and isinstance(keyword.value, ast.Name) and keyword.value.id in held:
+                yield keyword.arg, function
 
 
 def _low_copies(interp: Interpreter, cls: Class) -> Iterator[tuple[str, ast.Call, str]]:
@@ -83,14 +159,14 @@ def _is_averaged(cls: Class, name: str) -> bool:
     for method in cls.methods.values():
         if method.name != "__init__":
             nodes = walk(method.node)
-            held = _find_holders(nodes, name)
-            if any(_is_decay(node, name, held) for node in nodes):
+            held = _find_holders(nodes, frozenset((f"self.{name}",)))
+            if any(_is_decay(node, held) for node in nodes):
                 return True
     return False
 
 
-def _find_holders(nodes: list[ast.AST], name: str) -> frozenset[str]:
-    """Return the variables of a method that hold the weights in an attribute, directly or as loop variables."""
+def _find_holders(nodes: list[ast.AST], held: frozenset[str]) -> frozenset[str]:
+    """Return the variables that hold the weights in some variables or attributes, directly or as loop variables."""
     bindings: list[tuple[list[ast.expr], ast.expr]] = []
     for node in nodes:
         match node:
@@ -98,41 +174,51 @@ def _find_holders(nodes: list[ast.AST], name: str) -> frozenset[str]:
                 bindings.append((targets, value))
             case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
                 bindings.append(([target], value))
-    held: frozenset[str] = frozenset()
     while True:
-        bound = [target for targets, value in bindings if _holds_weights(value, name, held) for target in targets]
+        bound = [target for targets, value in bindings if _holds_weights(value, held) for target in targets]
         found = held.union(each.id for target in bound for each in walk(target) if isinstance(each, ast.Name))
         if found == held:
             return held
         held = found
 
 
-def _holds_weights(node: ast.expr, name: str, held: frozenset[str]) -> bool:
-    """Return True if an expression holds the weights in an attribute, or one of the variables in ``held``."""
+def _holds_weights(node: ast.expr, held: frozenset[str]) -> bool:
+    """Return True if an expression holds the weights in one of the variables or attributes of ``self`` in ``held``."""
     match node:
         case ast.Name(id=variable):
             return variable in held
         case ast.Attribute(value=owner):
-            return _attribute_name(node) == name or _holds_weights(owner, name, held)
+            return f"self.{_attribute_name(node)}" in held or _holds_weights(owner, held)
         case ast.Subscript(value=owner):
-            return _holds_weights(owner, name, held)
+            return _holds_weights(owner, held)
         case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _VIEWS:
-            return _holds_weights(owner, name, held)
+            return _holds_weights(owner, held)
         case ast.Call(func=ast.Name(id=function), args=args) if function in _ITERATORS:
-            return any(_holds_weights(arg, name, held) for arg in args)
+            return any(_holds_weights(arg, held) for arg in args)
     return False
 
 
-def _is_decay(node: ast.AST, name: str, held: frozenset[str]) -> bool:
+def _is_decay(node: ast.AST, held: frozenset[str]) -> bool:
     match node:
         case ast.AugAssign(op=ast.Mult(), target=target):
-            return _holds_weights(target, name, held)
+            return _holds_weights(target, held)
         case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _DECAYS:
-            return _holds_weights(owner, name, held)
+            return _holds_weights(owner, held)
         case ast.BinOp(left=ast.BinOp(op=ast.Mult()) as left, op=ast.Add(), right=ast.BinOp(op=ast.Mult()) as right):
             parts = (left.left, left.right, right.left, right.right)
-            return any(_holds_weights(part, name, held) for part in parts)
+            return any(_holds_weights(part, held) for part in parts)
     return False
+
+
+def _adds_term(node: ast.AST, held: frozenset[str]) -> bool:
+    match node:
+        case ast.AugAssign(op=ast.Add(), target=target):
+            return _holds_weights(target, held)
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute(value=owner, attr="mul_")), attr="add_")):
+            return _holds_weights(owner, held)
+        case ast.Call(func=ast.Attribute(value=owner, attr="add_" | "lerp_")):
+            return _holds_weights(owner, held)
+    return isinstance(node, ast.BinOp) and _is_decay(node, held)
 
 
 def _attribute_name(node: ast.AST | None) -> str:

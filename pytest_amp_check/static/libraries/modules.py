@@ -137,9 +137,11 @@ def _submodules_of(interp: Interpreter, tracked_object: TrackedObject) -> list[T
 
 def _unknown_callees(interp: Interpreter, tracked_object: TrackedObject, *, read: bool) -> frozenset[str]:
     """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
-    if any(part.attributes.casts for part in _submodules_of(interp, tracked_object)):
+    parts = _submodules_of(interp, tracked_object)
+    if any(part.attributes.casts for part in parts):
         return AUTOCAST_CALLEES
-    return frozenset() if read else frozenset({FORWARD})
+    called = frozenset[str]().union(*(part.attributes.callees for part in parts))
+    return called if read else called | {FORWARD}
 
 
 def _call_module_instance(
@@ -527,6 +529,12 @@ def _get_module_attribute(interp: Interpreter, receiver: ObjectRef, name: str, n
     return receiver if name == "module" else None
 
 
+def _get_wrapped_module(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    """Return the module for ``module`` of a wrapped module, because a wrapper and its module are one object here."""
+    tracked_object = receiver.tracked_object
+    return receiver if name == "module" and tracked_object is not None and tracked_object.attributes.wrappers else None
+
+
 def register(handlers: HandlerTable) -> None:
     handlers.calls["module"] = lambda interp, func, *given: run_forward(
         interp, func.tracked_object, *given, read=is_analyzed(func)
@@ -534,6 +542,7 @@ def register(handlers: HandlerTable) -> None:
     handlers.calls["module instance"] = _call_module_instance
     handlers.methods.update({"module": call_module_method, "loss": call_module_method})
     handlers.attributes["module"] = _get_module_attribute
+    handlers.inherited_attributes.append(_get_wrapped_module)
     handlers.named_functions.update(
         dict.fromkeys(
             (f"torch.distributed.fsdp.{name}" for name in ("MixedPrecision", "MixedPrecisionPolicy")), _make_policy

@@ -55,13 +55,20 @@ def _find_finite_checks(interp: Interpreter, test: ast.expr, truth: bool) -> Ite
             yield from (check for checks in found for check in checks)
     elif isinstance(test, ast.Name):
         made = find_single_assignment(interp, test.id)
-        yield from () if made is None else _find_finite_calls(made)
+        yield from () if made is None else _find_finite_calls(interp, made)
     else:
-        yield from _find_finite_calls(test)
+        yield from _find_finite_calls(interp, test)
 
 
-def _find_finite_calls(node: ast.expr) -> Iterator[ast.Call]:
-    return (call for call in find_nodes(node, ast.Call) if last_name(call.func) in FINITE)
+def _find_finite_calls(interp: Interpreter, node: ast.expr) -> Iterator[ast.Call]:
+    return (call for call in find_nodes(node, ast.Call) if imported_name(interp, call.func) in FINITE)
+
+
+def imported_name(interp: Interpreter, func: ast.expr | None) -> str:
+    """Return the original last name of a function, also if the current file imports the function under an alias."""
+    name = last_name(func)
+    imported = interp.state.frame.module.imports.get(name) if isinstance(func, ast.Name) else None
+    return imported.name if imported is not None and imported.name else name
 
 
 def _asks_for_gradient(test: ast.expr) -> bool:
@@ -98,9 +105,11 @@ def find_single_assignment(interp: Interpreter, name: str) -> ast.expr | None:
 
 def _collect_assignments(code: ast.AST) -> dict[str, list[ast.expr]]:
     given: dict[str, list[ast.expr]] = {}
-    for statement in find_nodes(code, ast.Assign):
-        for name in {target.id for target in statement.targets if isinstance(target, ast.Name)}:
-            given.setdefault(name, []).append(statement.value)
+    pairs = [(target, plain.value) for plain in find_nodes(code, ast.Assign) for target in plain.targets]
+    pairs += [(typed.target, typed.value) for typed in find_nodes(code, ast.AnnAssign) if typed.value is not None]
+    for target, value in pairs:
+        if isinstance(target, ast.Name):
+            given.setdefault(target.id, []).append(value)
     return given
 
 

@@ -15,7 +15,7 @@ from ..project.module import Module
 from ..project.syntax import children
 from .gradients import FINITE
 from .losses import may_use_no_sync
-from .nonfinite import current_code, find_asked_number, find_single_assignment
+from .nonfinite import current_code, find_asked_number, find_single_assignment, imported_name
 from .syntax_queries import callee_of, constant_of_node, find_nodes, first_argument, last_name, receiver_of
 
 #: Wrappers whose backward waits for all ranks.
@@ -106,18 +106,11 @@ def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call
     if isinstance(test, ast.Compare):
         counts = type(test.ops[0]) is ast.Gt and constant_of_node(test.comparators[0]) == 0
         return _find_finite_question(interp, test.left) if counts else None
-    name = _imported_name(interp, callee_of(test))
+    name = imported_name(interp, callee_of(test))
     if isinstance(test, ast.Call) and name in FINITE:
         return test, name == "isfinite"
     inside = (first_argument(test) or receiver_of(test)) if name in _ONE_ANSWER else None
     return None if inside is None else _find_finite_question(interp, inside)
-
-
-def _imported_name(interp: Interpreter, func: ast.expr | None) -> str:
-    """Return the original last name of a function, also if the current file imports the function under an alias."""
-    name = last_name(func)
-    imported = interp.state.frame.module.imports.get(name) if isinstance(func, ast.Name) else None
-    return imported.name if imported is not None and imported.name else name
 
 
 def _mentions_processes(test: ast.expr) -> bool:

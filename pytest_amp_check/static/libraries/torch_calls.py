@@ -123,7 +123,9 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
     if name in _KEEPING and (tensors := find_tensors(args, {})):
         return compute_tensor(interp, tensors)
     if name.startswith("builtins."):
-        return structural_unknown(interp, "call", tuple(args), expression_text(node), name.removeprefix("builtins."))
+        made = structural_unknown(interp, "call", tuple(args), expression_text(node), name.removeprefix("builtins."))
+        made.is_divided = made.is_divided or (name == "builtins.sum" and may_pass_divided(args))
+        return made
     if name in REMAINDERS and len(args) == 2 and not find_tensors(args, {}):
         return apply_operator(interp, "%", args[0], args[1], node)
     if name.startswith("itertools."):

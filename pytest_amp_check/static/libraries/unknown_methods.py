@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import find_access_path
+from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
 from ..interpreter.expressions.operators import apply_operator
@@ -22,6 +23,7 @@ from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
 from ..interpreter.values.contexts import NoSyncContext
 from ..interpreter.values.definitions import Args, ExternalName, Keywords
 from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
@@ -58,6 +60,9 @@ _OF_TENSORS_ALONE = frozenset(
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
+#: Methods that take an item that other code put into a list or a queue.
+_TAKING = frozenset("pop popleft get_nowait".split())
+
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
 
@@ -68,6 +73,11 @@ def _call_unknown_method(
     stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return interp.call_value(stored, args, keywords, node)
+    used = interp.tracked_objects.get(("used", key))
+    is_scaler = used is not None and used.role == "scaler" and used.attributes.framework is None
+    if used is not None and is_scaler and name in SCALER_METHODS and isinstance(receiver, UnknownValue):
+        # Code in another file used this value as a scaler.
+        return interp.call_method(ObjectRef(used, True, receiver), name, args, keywords, node)
     text = _transform_text(receiver, name, args, keywords)
     if text is not None:
         return text
@@ -128,8 +138,10 @@ def _track_loss(
             # The method works in place, and the same value is used afterwards.
             receiver.is_divided = receiver.is_divided or made.is_divided
         return
+    # The code that stored a loss may have divided the loss. A dict is asked for a key, a list at most for a position.
+    is_taken = name in _TAKING and all(isinstance(value.value, int) for value in args)
     is_kept = receiver.is_divided and (not args or name in SAME_VALUE)
-    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept
+    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken
     result.is_only_summed = receiver.is_only_summed
     apply_reduction(result, receiver, part)
 

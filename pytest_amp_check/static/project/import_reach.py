@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 from ..sources import code_blocks, source_files
-from ..sources.patterns import MANUAL_LOW_WORDS
+from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .project import Project, package_top
 from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
@@ -146,7 +146,14 @@ def _called(decorator: ast.expr) -> ast.expr:
 
 def chooses_model_dtype(project: Project, path: str) -> bool:
     """Return True if the users of the package of a file choose the dtype of a model."""
-    return package_top(os.path.dirname(os.path.abspath(path))) in project.low_model_packages
+    return package_top(os.path.dirname(os.path.abspath(path))) in project.low_model_files
+
+
+def may_choose_float16(project: Project, path: str) -> bool:
+    """Return True if a choice of the dtype of a model, in the package of a file, is not always bfloat16."""
+    project.depends_on_all = True
+    choosing = project.low_model_files.get(package_top(os.path.dirname(os.path.abspath(path))), set())
+    return any(Code(source_files.load_or_nothing(other, project.largest)).may_choose_float16 for other in choosing)
 
 
 def is_package_near_float16(project: Project, path: str) -> bool:

@@ -81,7 +81,7 @@ class Project:
         "importers",
         "imports_below",
         "largest",
-        "low_model_packages",
+        "low_model_files",
         "members",
     )
 
@@ -97,8 +97,8 @@ class Project:
         self.assumed_dtype = ""
         #: Files that are analyzed only under the assumption that their inputs are in low precision.
         self.assumed_files: frozenset[str] = frozenset()
-        #: Top directories of the packages whose users choose the dtype of a model.
-        self.low_model_packages: set[str] = set()
+        #: Files that choose the dtype of a model, by the top directory of their package.
+        self.low_model_files: dict[str, set[str]] = {}
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
@@ -144,7 +144,8 @@ class Project:
         if prescan.may_use_float16:
             self.float16_files.add(os.path.abspath(path))
         if prescan.chooses_model_dtype and not os.path.basename(path).startswith("test_"):
-            self.low_model_packages.add(package_top(os.path.dirname(os.path.abspath(path))))
+            absolute = os.path.abspath(path)
+            self.low_model_files.setdefault(package_top(os.path.dirname(absolute)), set()).add(absolute)
         self.has_lightning16 = self.has_lightning16 or prescan.has_lightning16
         self._may_resume = self._may_resume or prescan.may_resume
 

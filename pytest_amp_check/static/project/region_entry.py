@@ -25,7 +25,7 @@ _CASTS = frozenset({"to", "type", "type_as", "half"})
 #: Prefixes of functions that only query autocast.
 _QUERY_PREFIXES = ("is_", "get_")
 #: Methods that construct and run an object. Their names say nothing about autocast.
-_RUNNING_METHODS = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
+RUNNING_METHODS = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
 #: Parts of names that disable gradients; projects name their wrappers after these functions.
 _NO_GRADIENTS = ("no_grad", "inference_mode")
 
@@ -119,16 +119,14 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
     others = _autocast_aliases(nodes)
     for node in nodes:
         if _is_function(node):
-            if node.name not in _RUNNING_METHODS and not _without_gradients(node):
+            if node.name not in RUNNING_METHODS and not _without_gradients(node):
                 named = names_by_owner.setdefault(node.name, set())
                 named |= _names_below([node])
                 if enters_autocast(node) or named & others:
                     direct.add(node.name)
         elif isinstance(node, ast.ClassDef):
             named = names_by_owner.setdefault(node.name, set())
-            own = [
-                part for part in node.body if getattr(part, "name", "") in _RUNNING_METHODS or not _is_function(part)
-            ]
+            own = [part for part in node.body if getattr(part, "name", "") in RUNNING_METHODS or not _is_function(part)]
             named |= _names_below([*own, *node.decorator_list, *node.bases])
             if any(map(_is_forward, node.body)):
                 modules[node.name] = named

@@ -94,6 +94,11 @@ class Code:
         return re.search(_MODEL_DTYPE, self.data) is not None
 
     @property
+    def may_choose_float16(self) -> bool:
+        """True if the code has such a choice other than a literal bfloat16."""
+        return re.search(_MODEL_DTYPE_BUT_BFLOAT16, self.data) is not None
+
+    @property
     def casts_model(self) -> bool:
         """True if the code casts a model to a low dtype."""
         return any(map(_casts_model, self.data.split(b"\n")))
@@ -407,6 +412,7 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
+_MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
 #: A cast to a low dtype.
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: Code before a cast of a model, or of the value that a model gets.

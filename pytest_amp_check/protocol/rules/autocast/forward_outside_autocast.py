@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...event_graph import Graph, Program
 from ...events import ModuleCast, Scale
 from ...rule import BOTH, INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
+from ...sites import Site
 from ...tracked_objects import TrackedObject
 
 
@@ -21,7 +22,11 @@ def _check_forward_outside(program: Program) -> Verdicts:
                 continue
             forward = event.forward
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
-            if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
+            here = (forward or event).site
+            if any(
+                _may_cast_model(cast, model, elsewhere=at != number or not _is_same_function(cast.site, here))
+                for at, cast in halved
+            ):
                 continue  # a model cast to float16 needs the scaler too
             if event.other_device is not None:
                 yield "scale:other-device", event.other_device, {}, (event,)
@@ -44,8 +49,14 @@ def _check_forward_outside(program: Program) -> Verdicts:
 
 
 def _find_float16_casts(graph: Graph) -> list[ModuleCast]:
-    events = (node.event for node in graph.nodes)
-    return [x for x in events if isinstance(x, ModuleCast) and x.dtype == "float16"]
+    """Return the casts to float16, except those that the same expression takes back: ``model.half().float()``."""
+    casts = [node.event for node in graph.nodes if isinstance(node.event, ModuleCast)]
+    undone = {(cast.subject, cast.site.call_key) for cast in casts if cast.dtype == "float32"}
+    return [x for x in casts if x.dtype == "float16" and (x.subject, x.site.call_key) not in undone]
+
+
+def _is_same_function(one: Site, other: Site) -> bool:
+    return (one.path, one.function) == (other.path, other.function)
 
 
 def _may_cast_model(cast: ModuleCast, model: TrackedObject | None, *, elsewhere: bool) -> bool:

@@ -62,7 +62,7 @@ for x, y in batches:
         loss = nn.functional.mse_loss(model(x), y)
     scaler.scale(loss).backward()
     for p in model.parameters():
-        p.grad.add_(p.detach(), alpha=1e-2)  # AMP202
+        p.grad.add_(p.detach(), alpha=0.1)  # AMP202
     scaler.step(optimizer)
     scaler.update()
 """,
@@ -83,7 +83,7 @@ for x, y in batches:
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     for p in model.parameters():
-        p.grad.add_(p.detach(), alpha=1e-2)
+        p.grad.add_(p.detach(), alpha=0.1)
     scaler.step(optimizer)
     scaler.update()
 """,

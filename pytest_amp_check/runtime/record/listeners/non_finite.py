@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ....protocol import events as e
 from ....protocol.sites import Site
 from ..active import THREAD
-from ..deferred_values import DeferredNumber
+from ..deferred_values import DeferredNumber, FoundInf, read_item
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
 from ..derivatives import Derivative, Derivatives
 from ..forwards import compiled_code_count
@@ -86,6 +87,28 @@ class PendingCheck(NamedTuple):
     calls: dict[int, TapedCall]
     step: int
     optimizer_refs: list[weakref.ref[torch.optim.Optimizer]]
+    #: Hidden overflows of its forward pass, which are reported if the loss is finite.
+    hidden: Sequence[e.Event]
+
+    def known_backward(self) -> TapedBackward:
+        """Wait for the device, and return the pass with loss and scale."""
+        loss_value, *_ = self.transfer.wait_for_numbers()
+        is_scaled = self.backward.is_scaled and self.backward.device_scale is not None
+        scale = self.backward.device_scale.value if is_scaled and self.backward.device_scale is not None else 1.0
+        return self.backward._replace(loss_value=loss_value, scale=scale)
+
+
+class PendingSkip(NamedTuple):
+    """A step that a fused optimizer makes or skips on a device.
+
+    ``numbers`` are the scaler's found_inf and its growth tracker before the update.
+    """
+
+    numbers: DeviceTransfer
+    check: PendingCheck
+    tracked: TrackedOptimizer
+    scaler_ref: weakref.ref[Any]
+    optimizer_ref: weakref.ref[torch.optim.Optimizer]
 
 
 class NonFiniteCause(NamedTuple):
@@ -147,9 +170,11 @@ class NonFiniteListener(Listener):
         )
         self._has_statistics = False
         self._reported_statistics: set[tuple[int, str]] = set()
-        #: Pending checks on a device, oldest first; the loss of the running pass; and the weights before the latest
-        #: steps.
+        #: Pending checks on a device and skips of fused optimizers, oldest first; the check of the latest pass, or None
+        #: if its loss is on the CPU; the loss of the running pass; and the weights before the latest steps.
         self._pending_checks: list[PendingCheck] = []
+        self._pending_skips: list[PendingSkip] = []
+        self._last_check: PendingCheck | None = None
         self._running_root: torch.Tensor | None = None
         self._previous_weights = PreviousWeights()
 
@@ -242,6 +267,7 @@ class NonFiniteListener(Listener):
                 self._count_bad_loss(self.recording.steps.total)
             return None
         self._finish_checks(before_step=None)
+        self._finish_skips(before_step=None)
         self._tape.prune_calls()
         self._tape.pass_count += 1
         if value is None and _is_on_gpu(roots[0]):
@@ -251,7 +277,7 @@ class NonFiniteListener(Listener):
 
     def end_backward(self, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         ended, self._running_backward = self._running_backward, None
-        self._last_backward = ended
+        self._last_backward, self._last_check = ended, None
         is_scaled = running.event.subject is not None
         if ended is None or ended.loss_value is None:
             if ended is not None and self._running_root is not None:
@@ -260,7 +286,9 @@ class NonFiniteListener(Listener):
                 self._tape.clear()
             self._running_root = None
             return
-        self._overflows.record_loss(is_finite=math.isfinite(ended.loss_value))
+        for event in self._overflows.take_found():
+            if math.isfinite(ended.loss_value):
+                self.recording.run_checker.add_event(event)
         if is_scaled:
             self._last_backward = ended._replace(scale=running.scale.value, is_scaled=True)
         if not math.isfinite(ended.loss_value):
@@ -291,11 +319,10 @@ class NonFiniteListener(Listener):
             totals.append(torch.stack([norm.float() for norm in norms]).sum())
         last = last._replace(device_scale=running.scale)
         calls, step = dict(self._tape.calls), self.recording.steps.total
-        self._pending_checks.append(
-            PendingCheck(
-                DeviceTransfer(torch.stack(totals)), last, calls, step, [weakref.ref(each) for each in optimizers]
-            )
-        )
+        optimizer_refs = [weakref.ref(each) for each in optimizers]
+        transfer, hidden = DeviceTransfer(torch.stack(totals)), self._overflows.take_found()
+        self._last_check = PendingCheck(transfer, last, calls, step, optimizer_refs, hidden)
+        self._pending_checks.append(self._last_check)
 
     def _finish_checks(self, before_step: int | None) -> None:
         """Finish the checks that are ready, and wait for the checks of steps before ``before_step``."""
@@ -308,20 +335,24 @@ class NonFiniteListener(Listener):
             if not math.isfinite(value):
                 kind = LOSS
                 self._count_bad_loss(check.step)
-            elif norms and not math.isfinite(norms[0]):
-                kind = GRADIENTS
             else:
-                continue
-            scale = (
-                check.backward.device_scale.value
-                if check.backward.is_scaled and check.backward.device_scale is not None
-                else 1.0
-            )
-            last, calls = self._last_backward, self._tape.calls
-            self._last_backward = check.backward._replace(loss_value=value, scale=scale)
-            self._tape.calls = check.calls
+                for event in check.hidden:
+                    self.recording.run_checker.add_event(event)
+                if not norms or math.isfinite(norms[0]):
+                    continue
+                kind = GRADIENTS
             optimizers = [optimizer for reference in check.optimizer_refs if (optimizer := reference()) is not None]
-            self._report_nonfinite(kind, optimizers, late_step=check.step)
+            with self._as_of(check):
+                self._report_nonfinite(kind, optimizers, late_step=check.step)
+
+    @contextmanager
+    def _as_of(self, check: PendingCheck) -> Iterator[None]:
+        """In this context, the latest pass and its calls are those of an earlier pass."""
+        last, calls = self._last_backward, self._tape.calls
+        self._last_backward, self._tape.calls = check.known_backward(), check.calls
+        try:
+            yield
+        finally:
             self._last_backward, self._tape.calls = last, calls
 
     def _count_bad_loss(self, step: int) -> None:
@@ -354,10 +385,11 @@ class NonFiniteListener(Listener):
 
     def begin_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._loose_ops.stop_watching()
-        if self._pending_checks:
+        if self._pending_checks or self._pending_skips:
             # The weights kept for the previous step are replaced by the weights for this step.
             total = self.recording.steps.total
             self._finish_checks(before_step=total)
+            self._finish_skips(before_step=total)
             if self._pending_checks:
                 self._previous_weights.save_weights(optimizer, total)
 
@@ -365,20 +397,77 @@ class NonFiniteListener(Listener):
         self, tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, optimizer: torch.optim.Optimizer
     ) -> None:
         """Examine a step that a scaler applied, or skipped because of its scale or a non-finite gradient."""
-        if not tracked.last_found_inf:
+        found_inf, scaler = tracked.last_found_inf, tracked_scaler.scaler()
+        readings = self.recording.deferred_values
+        if not found_inf.is_known:
+            # The device decides about the step of a fused optimizer, and nothing has waited for it.
+            readings.run_when_known(functools.partial(self._note_outcome, found_inf))
+            # A graph that is being captured cannot be asked.
+            if scaler is not None and self._last_check is not None and self._may_report and readings.can_fetch:
+                self._defer_skip(self._last_check, tracked, scaler, optimizer)
+            return
+        self._note_outcome(found_inf)
+        if not found_inf or self._last_backward is None or scaler is None or not self._may_report:
+            return
+        if self._last_check is not None:
+            # A skip waits for the device anyway. The count of skips in a row has to include this one.
+            self._finish_checks(before_step=self.recording.steps.total)
+            self._last_backward = self._last_check.known_backward()
+            if readings.can_fetch:
+                readings.fetch_all()
+        tracker = scaler._growth_tracker
+        self._examine_skip(tracked, scaler, optimizer, 0 if tracker is None else int(read_item(tracker)))
+
+    def _defer_skip(
+        self, check: PendingCheck, tracked: TrackedOptimizer, scaler: Any, optimizer: torch.optim.Optimizer
+    ) -> None:
+        tracker = scaler._growth_tracker
+        found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        numbers = [each.to(tracker.device, torch.float32, non_blocking=True).reshape(()) for each in found_inf]
+        transfer = DeviceTransfer(torch.stack([torch.stack(numbers).sum(), tracker.float().reshape(())]))
+        self._pending_skips.append(PendingSkip(transfer, check, tracked, weakref.ref(scaler), weakref.ref(optimizer)))
+
+    def _note_outcome(self, found_inf: FoundInf) -> None:
+        if not found_inf:
             self._has_stepped = True
             self._report_pending()
-        if self._last_backward is None or self._last_backward.loss_value is None or not self._may_report:
+
+    def _finish_skips(self, before_step: int | None) -> None:
+        """Examine the skips that are known, and wait for the steps before ``before_step``."""
+        while self._pending_skips and self._may_report:
+            skip = self._pending_skips[0]
+            if not skip.numbers.is_ready and (before_step is None or skip.check.step >= before_step):
+                return
+            del self._pending_skips[0]
+            found_inf, tracker = skip.numbers.wait_for_numbers()
+            scaler, optimizer = skip.scaler_ref(), skip.optimizer_ref()
+            if not found_inf or scaler is None or optimizer is None:
+                continue
+            # The outcomes of the earlier steps decide what a skip means.
+            if self.recording.deferred_values.can_fetch:
+                self.recording.deferred_values.fetch_all()
+            with self._as_of(skip.check):
+                self._examine_skip(skip.tracked, scaler, optimizer, int(tracker), late_step=skip.check.step)
+
+    def _examine_skip(
+        self,
+        tracked: TrackedOptimizer,
+        scaler: Any,
+        optimizer: torch.optim.Optimizer,
+        growth_tracker: int,
+        *,
+        late_step: int | None = None,
+    ) -> None:
+        """Report the cause of a skipped step of a finite loss, if the scale does not explain the skip."""
+        backward = self._last_backward
+        if backward is None or backward.loss_value is None or not math.isfinite(backward.loss_value):
             return
-        scaler = tracked_scaler.scaler()
-        if scaler is not None and tracked.last_found_inf and math.isfinite(self._last_backward.loss_value):
-            tracker = scaler._growth_tracker
-            is_settled = tracker is not None and int(tracker.item()) > 0 and self._skip_trials < TRIALS
-            # After this skip the scale is below 1, and AMP801 reports the cause.
-            sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * self._last_backward.scale < 1.0
-            if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
-                self._skip_trials += 1
-                self._report_nonfinite(SKIPPED, [optimizer])
+        is_settled = growth_tracker > 0 and self._skip_trials < TRIALS
+        # After this skip the scale is below 1, and AMP801 reports the cause.
+        sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * backward.scale < 1.0
+        if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
+            self._skip_trials += 1
+            self._report_nonfinite(SKIPPED, [optimizer], late_step=late_step)
 
     @property
     def pending_cause(self) -> e.NotFinite | None:
@@ -404,10 +493,13 @@ class NonFiniteListener(Listener):
         self.derivatives.clear()
         self._statistics.clear()
         self._pending_checks.clear()
+        self._pending_skips.clear()
+        self._last_check = None
         self._previous_weights.clear()
 
     def _check_at_end(self) -> None:
         self._finish_checks(before_step=self.recording.steps.total + 1)
+        self._finish_skips(before_step=self.recording.steps.total + 1)
         if not self._may_report:
             return
         optimizers = [

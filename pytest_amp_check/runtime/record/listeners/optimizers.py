@@ -40,6 +40,8 @@ class OptimizerListener(Listener):
         self._construction = construction
         #: Number of running steps of scalers. Optimizer steps inside belong to the scaler.
         self.inside_scaler_step = 0
+        #: True if an optimizer has made a step inside the running or latest step of a scaler.
+        self.has_stepped_in_scaler = False
         #: Source text of the optimizer that a disabled scaler is stepping, or None.
         self.stepped_by_disabled_scaler: SiteText | None = None
 

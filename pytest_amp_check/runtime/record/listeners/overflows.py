@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ....protocol import events as e
 from ....protocol.events import Event
+from ....protocol.sites import Call
 from ..overflows import OverflowMode
 from ..recording import Recording
 from ..source import SiteText
@@ -28,8 +29,8 @@ class OverflowListener(Listener):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         self._mode: OverflowMode | None = None
-        #: ``id`` of the location of a region to the next step in which the region is searched.
-        self._next_steps: dict[int, int] = {}
+        #: Location of a region, whoever calls its function, to the next step in which the region is searched.
+        self._next_steps: dict[Call, int] = {}
         #: Events of the last searched forward pass, and ids of the reported locations.
         self._found: list[Event] = []
         self._reported_site_ids: set[int] = set()
@@ -39,7 +40,7 @@ class OverflowListener(Listener):
         open_regions = self.regions.open_regions
         if self._mode is not None or not open_regions:
             return
-        total, key = self.recording.steps.total, id(open_regions[-1].site)
+        total, key = self.recording.steps.total, open_regions[-1].site.call_key
         if total < self._next_steps.get(key, 0) or not self._may_search(region):
             return
         self._next_steps[key] = max(EVERY, EVERY * total)
@@ -79,11 +80,13 @@ class OverflowListener(Listener):
                 witness = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
                 self._found.append(e.NotFinite(each.site, how="hidden", witness=witness, names=dict(names)))
 
-    def record_loss(self, *, is_finite: bool) -> None:
-        """Report the overflows behind a loss. A loss that is not finite has its own finding."""
+    def take_found(self) -> list[Event]:
+        """Return the overflows of the latest forward pass, which are findings if the loss is finite.
+
+        A loss that is not finite has its own finding.
+        """
         found, self._found = self._found, []
-        for event in found if is_finite else ():
-            self.recording.run_checker.add_event(event)
+        return found
 
 
 def _compiles() -> bool:

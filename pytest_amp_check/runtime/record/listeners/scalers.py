@@ -114,6 +114,7 @@ class ScalerListener(Listener):
             )
         )
         self._optimizers.inside_scaler_step += 1
+        self._optimizers.has_stepped_in_scaler = False
         scale = ONE if tracked.is_unscaled else tracked_scaler.scale
         self.recording.steps.begin_step(
             tracked.name, tracked_scaler.name, tracked_scaler.scale, tracked.losses, tracked.norm, site
@@ -149,9 +150,8 @@ class ScalerListener(Listener):
             self._weights.low_precision.note_step(tracked_optimizer, is_refused=True)
             return
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
-        found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         readings = self.recording.deferred_values
-        skipped = FoundInf([readings.defer_number(value) for value in found_inf.values()])
+        skipped = self._found_inf(scaler, optimizer)
         steps.finish_step(skipped)
         tracked_scaler.steps_since_update.append(record)
         tracked.steps += 1
@@ -164,6 +164,14 @@ class ScalerListener(Listener):
         self._nonfinite.check_skip(tracked, tracked_scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
+
+    def _found_inf(self, scaler: Any, optimizer: Any) -> FoundInf:
+        """Return whether the scaler skipped the step that has ended."""
+        if self._optimizers.has_stepped_in_scaler and not getattr(optimizer, "_step_supports_amp_scaling", False):
+            # The scaler has read its flags to decide, so nobody has to wait for the device again.
+            return FoundInf()
+        found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return FoundInf([self.recording.deferred_values.defer_number(value) for value in found_inf.values()])
 
     @listener_method
     def record_refusal(self) -> None:

@@ -44,27 +44,27 @@ def _notify_initialization(recorder: Recorder, tensor: Any, *args: Any, **kwargs
 def _wrap_call(original: Any) -> Any:
     """Wrap the module call so that recorders see outermost calls. All other calls are passed on as fast as possible."""
 
-    def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
+    # torch.profiler(with_stack=True) reads the local variable `self` of frames with this code, and crashes without it.
+    def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
         if THREAD.in_module or not THREAD.active_recorders or is_compiling():
-            return original(*args, **kwargs)
-        return _call_outermost(original, args, kwargs)
+            return original(self, *args, **kwargs)
+        return _call_outermost(original, self, args, kwargs)
 
     return __call__
 
 
-def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_outermost(original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run and report a call from outside of modules.
 
     The code is separate from :func:`_wrap_call`, because the comprehension would slow down every module call.
     """
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    module, *arguments = args
     THREAD.in_module = True
     for recorder in recorders:
         recorder.weights.note_call(module)
     try:
-        calls = [recorder.nonfinite.record_module_begin(module, tuple(arguments), kwargs) for recorder in recorders]
-        result = original(*args, **kwargs)
+        calls = [recorder.nonfinite.record_module_begin(module, args, kwargs) for recorder in recorders]
+        result = original(module, *args, **kwargs)
     finally:
         THREAD.in_module = False
     for recorder, call in zip(recorders, calls, strict=True):

@@ -70,7 +70,9 @@ def _scheduler_classes() -> list[type]:
 def _notify_before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     for recorder in recorders:
-        if not recorder.optimizers.inside_scaler_step:
+        if recorder.optimizers.inside_scaler_step:
+            recorder.optimizers.has_stepped_in_scaler = True
+        else:
             recorder.optimizers.before_step(optimizer)
         # Changes by an optimizer are not changes by the program.
         active.set_watching(recorder.recording, should_watch=False)

@@ -59,7 +59,7 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
 def _extend_container(op: str, left: Value, right: Value) -> bool:
     """Extend a container by an operator. Return True if the operator extends a container."""
     if isinstance(left, SequenceValue) and op == "+":
-        left.items.extend(right.items if isinstance(right, SequenceValue) else [right])
+        left.append_items(right.items if isinstance(right, SequenceValue) else [right])
         return True
     if isinstance(left, MappingValue) and op == "|":
         merge_into(left, right)
@@ -116,7 +116,7 @@ def record_name(interp: Interpreter, value: Value, name: object) -> None:
     Mark a named autocast context as stored: code may enter the context again.
     """
     for option in value.alternatives():
-        if isinstance(option, ObjectRef):
+        if option.tracked_object is not None:
             option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
                 option.tracked_object.attributes.stored = True
@@ -226,7 +226,7 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
     receiver = interp.evaluate(target.value)
     index = interp.evaluate(target.slice)
     if isinstance(receiver, MappingValue):
-        receiver.items[mapping_key(index, target.slice)] = value
+        receiver.set_item(mapping_key(index, target.slice), value)
         record_name(interp, value, short_text(target))
     heap_key = item_heap_key(interp, receiver, index)
     if heap_key is not None:

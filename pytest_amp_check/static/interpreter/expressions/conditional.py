@@ -9,10 +9,12 @@ from ...project.syntax import walk
 from ..conditions import Formula, conjunction, disjunction, literals, negate
 from ..counters import compute_constant, equality_formula, order_formula, truth_formula
 from ..formulas import is_none, truth_of
+from ..imports import look_up
 from ..interpreter import Interpreter
 from ..joins import join_values, residual_condition, run_branches
 from ..source_text import last_name, short_text
 from ..values.containers import UnionValue
+from ..values.definitions import ExternalName
 from ..values.gradients import ScaleValue
 from ..values.value import EMPTY, NO_CONSTANT, NONE, ConditionValue, Const, UnknownValue, Value
 
@@ -34,7 +36,8 @@ _BOOL_OPERATIONS: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: conjun
 
 
 def evaluate_if(interp: Interpreter, node: ast.IfExp) -> Value:
-    formula = residual_condition(interp, condition_formula(interp, node.test))
+    asked = condition_formula(interp, node.test)
+    formula = residual_condition(interp, asked)
     values: list[Value] = [NONE, NONE]
 
     def run_then() -> None:
@@ -43,7 +46,7 @@ def evaluate_if(interp: Interpreter, node: ast.IfExp) -> Value:
     def run_else() -> None:
         values[1] = interp.evaluate(node.orelse)
 
-    is_fallback = interp.module.may_check_version and version_test_of(interp, node.test)[0]
+    is_fallback = asks_version(interp, node.test, asked)
     interp.state.fallback_depth += is_fallback
     run_branches(interp, formula, run_then, run_else)
     interp.state.fallback_depth -= is_fallback
@@ -95,7 +98,11 @@ def _comparison_formula(interp: Interpreter, node: ast.Compare) -> Formula:
             for key, _ in literals(formula):
                 interp.graph.predicates[key].compares_scales = True
         formulas.append(formula)
-    return conjunction(*formulas)
+    made = conjunction(*formulas)
+    if _is_version_test(interp, node):
+        for key, _ in literals(made):
+            interp.graph.predicates[key].asks_version = True
+    return made
 
 
 def _pair_formula(
@@ -134,6 +141,43 @@ def _pair_formula(
     )
 
 
+def asks_version(interp: Interpreter, test: ast.expr, formula: Formula) -> bool:
+    """Return True if a condition asks about the installed torch, or has a variable or attribute with such a test."""
+    if _is_version_test(interp, test):
+        return True
+    return _has_version_predicate(interp, formula) and any(
+        isinstance(value, ConditionValue) and _has_version_predicate(interp, value.formula)
+        for value in _flags_in(interp, test)
+    )
+
+
+def _has_version_predicate(interp: Interpreter, formula: Formula) -> bool:
+    return any(interp.graph.predicates[key].asks_version for key, _ in literals(formula))
+
+
+def _flags_in(interp: Interpreter, test: ast.expr) -> list[Value]:
+    """Return the values of the variables and attributes whose truth a condition combines."""
+    if isinstance(test, ast.UnaryOp):
+        return _flags_in(interp, test.operand)
+    if isinstance(test, ast.BoolOp):
+        return [value for part in test.values for value in _flags_in(interp, part)]
+    found: list[Value] = []
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        interp.without_events(lambda: found.append(interp.evaluate(test)))
+    return found
+
+
+def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
+    """Return True if the text of a condition asks about the installed torch, or has a version of another name."""
+    if not interp.state.frame.module.may_check_version:
+        return False
+    asks, names = interp.file_data(_VersionTests)[test]
+    if asks:
+        return True
+    values = [look_up(interp, name) for name in names]
+    return any(isinstance(value, ExternalName) and "version" in value.name.lower() for value in values)
+
+
 class _VersionTests(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
     """Version tests by condition: True if the condition asks about the installed torch, and its names."""
 
@@ -142,8 +186,3 @@ class _VersionTests(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
         asks = any("version" in name.lower() or name == "hasattr" for name in map(last_name, nodes))
         made = self[test] = asks, tuple([node.id for node in nodes if isinstance(node, ast.Name)])
         return made
-
-
-def version_test_of(interp: Interpreter, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
-    """Return True if a condition asks about the installed torch, and the names in the condition."""
-    return interp.file_data(_VersionTests)[test]

@@ -13,7 +13,7 @@ from ..source_text import last_name
 from ..values.containers import UnionValue
 from ..values.definitions import ExternalName
 from ..values.objects import ObjectRef
-from ..values.value import UnknownValue, Value
+from ..values.value import Const, UnknownValue, Value
 
 
 def evaluate_name(interp: Interpreter, node: ast.Name) -> Value:
@@ -31,6 +31,9 @@ def _evaluate_unbound(interp: Interpreter, name: str) -> Value:
         return ExternalName(torch_api.BARE[name], unresolved=True)
     if name in BUILTINS:
         return ExternalName(f"builtins.{name}")
+    if name == "__name__":
+        # Files are analyzed as scripts, so that the code that only a script runs is analyzed too.
+        return Const("__main__")
     return interp.unknown_value(("global", module.path, name), name)
 
 

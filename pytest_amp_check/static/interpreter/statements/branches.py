@@ -8,23 +8,18 @@ from ....protocol.checks import ends_program
 from ....protocol.source_text import SourceText
 from ...project.syntax import walk
 from ..conditions import Formula, conjunction, disjunction, literals, negate
-from ..expressions.conditional import condition_formula, version_test_of
-from ..imports import look_up
+from ..expressions.conditional import asks_version, condition_formula
 from ..interpreter import Interpreter
 from ..joins import run_branches
-from ..values.definitions import ExternalName
-from .simple_statements import notify_end_condition
+from .simple_statements import note_refusal, notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
-    if is_main_guard(node.test):
-        interp.execute_block(node.body)
-        return
     formula = condition_formula(interp, node.test)
     for block, truth in ((node.body, True), (node.orelse, False)):
         if any(map(ends_program, block)):
             notify_end_condition(interp, node.test, truth=truth)
-    is_fallback = interp.module.may_check_version and _is_version_test(interp, node.test)
+    is_fallback = asks_version(interp, node.test, formula)
     interp.state.fallback_depth += is_fallback
     after_body: Formula = True
     after_else: Formula = True
@@ -42,6 +37,8 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
     if not isinstance(formula, bool) and yes != no:
         # One branch ended: the code that follows runs under the condition of the other branch.
         interp.state.fallback_depth += is_fallback
+        if _always_ends_program(node.orelse if yes else node.body):
+            note_refusal(interp, negate(formula) if yes else formula)
         interp.state.path_condition.append(formula if yes else negate(formula))
     elif yes and no:
         # An exit inside a branch may wait for the end of a window: the code that follows waits as well.
@@ -50,13 +47,10 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
                 interp.state.path_condition.append(interp.shorten_formula(disjunction(other, condition)))
 
 
-def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
-    """Return True if a condition asks about the installed torch, or uses a version imported under another name."""
-    asks, names = version_test_of(interp, test)
-    if asks:
-        return True
-    values = [look_up(interp, name) for name in names]
-    return any(isinstance(value, ExternalName) and "version" in value.name.lower() for value in values)
+def _always_ends_program(block: list[ast.stmt]) -> bool:
+    """Return True if a block ends the program on all its paths."""
+    jumps = (ast.Return, ast.Break, ast.Continue)
+    return bool(block) and ends_program(block[-1]) and not any(isinstance(n, jumps) for top in block for n in walk(top))
 
 
 def execute_match(interp: Interpreter, node: ast.Match) -> None:
@@ -83,10 +77,6 @@ def execute_match(interp: Interpreter, node: ast.Match) -> None:
         run_branches(interp, formula, lambda: interp.execute_block(arm.body), lambda: execute_case(index + 1))
 
     execute_case(0)
-
-
-def is_main_guard(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:

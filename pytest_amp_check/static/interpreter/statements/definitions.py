@@ -9,7 +9,7 @@ from ...project.syntax import root_name
 from ..interpreter import Interpreter, in_frame
 from ..source_text import expression_text
 from ..values.contexts import GradMode
-from ..values.definitions import ClassValue, ExternalName, Frame, FunctionValue
+from ..values.definitions import ClassValue, ExternalName, Frame, FunctionValue, GeneratorContext
 from ..values.objects import ObjectRef
 from ..values.value import Value
 
@@ -54,7 +54,7 @@ def _decorate_function(
         key = applied.tracked_object.key if isinstance(applied, ObjectRef) else None
         interp.emit(e.ScopeLost, decorator, key, how="generator", names={"context": expression_text(decorator)})
         return value
-    if region or isinstance(applied, GradMode):
+    if region or isinstance(applied, (GradMode, GeneratorContext)):
         return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
     return value
 

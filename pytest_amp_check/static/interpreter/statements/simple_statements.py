@@ -6,7 +6,7 @@ import ast
 
 from ....protocol import events as e
 from ...project.module import ImportedName
-from ..conditions import conjunction
+from ..conditions import Formula, conjunction, negate
 from ..disabled_flags import flag_value
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
@@ -108,6 +108,7 @@ def execute_assert(interp: Interpreter, node: ast.Assert) -> None:
     formula = condition_formula(interp, node.test)
     notify_end_condition(interp, node.test, truth=False)
     if not isinstance(formula, bool):
+        note_refusal(interp, negate(formula))
         yes, _ = split_on(interp, formula)
         interp.state.current_node = yes
         interp.state.path_condition.append(formula)
@@ -132,3 +133,13 @@ def notify_end_condition(interp: Interpreter, test: ast.expr, *, truth: bool) ->
     """Notify the listeners of a condition that ends the program if the condition has the given truth."""
     for listener in interp.handlers.end_condition_listeners:
         listener(interp, test, truth)
+
+
+def note_refusal(interp: Interpreter, formula: Formula) -> None:
+    """Record that a constructor raises if a formula is true: then no method of the class runs."""
+    frame = interp.state.frame
+    in_constructor = frame.receiver is not None and frame.function is not None and frame.function.name == "__init__"
+    if in_constructor and not interp.state.try_depth:
+        excluded = interp.predicates.excluded_formulas
+        conditions = [each for each in interp.state.path_condition[frame.path_base :] if negate(each) not in excluded]
+        interp.predicates.exclude(conjunction(*conditions, formula))

@@ -58,6 +58,17 @@ class SequenceValue(Aggregate):
             return merged
         return self.items[0] if len(self.items) == 1 else None
 
+    def insert_items(self, position: int, values: Iterable[Value]) -> None:
+        """Insert values before a position. A list that holds itself becomes open instead."""
+        values = list(values)
+        added = [value for value in values if not _contains(value, self)]
+        self.items[position:position] = added
+        self.is_open = self.is_open or len(added) < len(values)
+
+    def append_items(self, values: Iterable[Value]) -> None:
+        """Append values. A list that holds itself becomes open instead."""
+        self.insert_items(len(self.items), values)
+
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
             return number(self)
@@ -82,6 +93,14 @@ class MappingValue(Aggregate):
         super().__init__()
         self.items: dict[object, Value] = dict(items)
         self.is_open = is_open
+
+    def set_item(self, key: object, value: Value) -> None:
+        """Store a value under a key. A dict that holds itself becomes open instead."""
+        if _contains(value, self):
+            self.items.pop(key, None)
+            self.is_open = True
+        else:
+            self.items[key] = value
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
@@ -139,11 +158,28 @@ def merge_into(mapping: MappingValue, value: Value) -> None:
         # An unknown value may hold any key, so a constant of the mapping is only a default.
         mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
     if isinstance(value, MappingValue):
-        mapping.items.update(value.items)
+        for key, item in list(value.items.items()):
+            mapping.set_item(key, item)
         return
     pairs = value.items if isinstance(value, SequenceValue) else [value]
     for pair in pairs:
         if isinstance(pair, SequenceValue) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
-            mapping.items[pair.items[0].value] = pair.items[1]
+            mapping.set_item(pair.items[0].value, pair.items[1])
         else:
             mapping.is_open = True
+
+
+def _contains(value: Value, container: Value) -> bool:
+    """Return True if a value is a container, or contains the container at any depth."""
+    if not isinstance(value, Aggregate):
+        return False
+    seen: set[int] = set()
+    stack: list[Value] = [value]
+    while stack:
+        each = stack.pop()
+        if each is container:
+            return True
+        if isinstance(each, Aggregate) and id(each) not in seen:
+            seen.add(id(each))
+            stack.extend(each.contained_values())
+    return False

@@ -61,17 +61,35 @@ class Float8Context(Value):
 
 
 class StackContext(Value):
-    """``ExitStack`` and its counts at entry.
+    """``ExitStack``, its counts at entry, and the contexts that code enters on the stack.
 
-    open_region_count   autocast regions that were open before
-    no_sync_count       contexts without gradient averaging (``no_sync``) that were open before
-    float8_count        TransformerEngine regions that were open before
+    open_region_count      autocast regions that were open before
+    possible_region_count  unknown contexts that were open before
+    no_sync_count          contexts without gradient averaging (``no_sync``) that were open before
+    no_grad_count          contexts without gradients (``no_grad``) that were open before
+    float8_count           TransformerEngine regions that were open before
+    is_released            ``pop_all`` moved the contexts to another stack, so they may stay open
     """
 
     kind = "stack"
     is_relevant = True
     open_region_count: int
+    possible_region_count: int
     no_sync_count: int
+    no_grad_count: int
     float8_count: int
 
-    __slots__ = ("float8_count", "no_sync_count", "open_region_count")
+    __slots__ = (
+        "entered_contexts",
+        "float8_count",
+        "is_released",
+        "no_grad_count",
+        "no_sync_count",
+        "open_region_count",
+        "possible_region_count",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered_contexts: list[Value] = []
+        self.is_released = False
