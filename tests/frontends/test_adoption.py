@@ -225,6 +225,16 @@ def test_what_the_other_branch_has_done_since_is_no_change_of_this_one() -> None
     assert found(amp_check(".", "--diff-base", "main", *LINES)) == []
 
 
+def test_a_branch_without_a_common_ancestor_is_compared_with_the_revision_itself() -> None:
+    git("init", "-q", "-b", "main")
+    Path("old.py").write_text(BAD)
+    commit()
+    git("checkout", "-q", "--orphan", "mine")
+    Path("new.py").write_text(BAD)
+    commit()
+    assert found(amp_check(".", "--diff-base", "main", *LINES)) == [("new.py", "AMP201")]
+
+
 def test_a_revision_that_cannot_be_had_is_said() -> None:
     Path("train.py").write_text(BAD)
     done = amp_check(".", "--diff-base", "HEAD")

@@ -125,6 +125,10 @@ def test_cuda_that_is_asked_for_and_not_there_is_an_error(pytester: pytest.Pytes
     assert said.endswith(
         ": cuda was asked for, and this machine has no CUDA device: use emulate for CUDA's dtypes on the CPU, or auto"
     )
+    # The tests can be listed anywhere.
+    result = run(pytester, "def test_it(amp):\n    pass\n", *flags, "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["test_a.py::test_it"])
+    assert result.ret == pytest.ExitCode.OK
     # If no test needs the device, a missing device is no error.
     run(pytester, "def test_it():\n    pass\n", *flags).assert_outcomes(passed=1)
 
@@ -184,6 +188,14 @@ def test_a_list_runs_the_test_with_each(pytester: pytest.Pytester) -> None:
 
 
 def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
+    # As plugins do that seed generators just before a test, differently in every run.
+    pytester.makeconftest(
+        "import random, numpy, pytest, torch\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_runtest_call(item):\n"
+        "    for seed in (random.seed, torch.manual_seed, numpy.random.seed):\n"
+        "        seed(len(item.name) + item.callspec.params['n'])\n"
+    )
     result = run(
         pytester,
         "import random\nimport numpy\n"

@@ -225,7 +225,10 @@ def test_help_names_every_command_and_what_it_is_for(capsys: pytest.CaptureFixtu
     code, out, err = amp_check(capsys, "--help")
     assert (code, err) == (0, "")
     assert amp_check(capsys) == (0, out, "")
-    assert out.startswith("usage: amp-check [-h] [--version] COMMAND ...\n")
+    assert out.startswith(
+        "usage: amp-check [-h] [--version] COMMAND ...\n\n"
+        "Finds the mistakes that PyTorch mixed-precision training code makes silently.\n\n"
+    )
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("    ") and not line.startswith("     ")]
     assert listed == ["check", "run", "explain", "rules", "clean", "version", "completion", "server", "mcp"]
     assert all(len(line) <= 96 for line in out.splitlines())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from report_pages import MIB, bare_run, counts, example_run, finding, page, panel
 
 from pytest_amp_check.frontends import figures, html
+from pytest_amp_check.frontends.page import comparison
 
 NUMBER = "number"
 
@@ -570,6 +574,29 @@ def test_norms_that_are_far_apart_have_a_logarithmic_axis() -> None:
     run["steps"][0] |= {"grad_norm": 0.0}
     drawn = {each["title"]: each["y"]["kind"] for each in page(run).data["run-1-steps-data"]["panels"]}
     assert drawn["gradient norm at the step, unscaled"] == "linear"
+
+
+def test_every_chart_has_a_name_for_screen_readers() -> None:
+    source = html.render_report([example_run()], others=[example_run()])
+    assert re.findall(r'data-figure="([\w-]+)-data" data-label="([^"]+)"', source) == [
+        ("run-1-steps", "Optimizer steps of the run"),
+        ("run-1-gradients", "Gradient magnitudes by power of two"),
+        ("run-1-memory", "Memory by category over the moments of the run"),
+        ("compare-1-steps", "Optimizer steps of both runs"),
+    ]
+
+
+def test_numbers_that_json_cannot_hold_are_numbers_again(tmp_path: Path) -> None:
+    run = bare_run(steps=2)
+    run["steps"][0] |= {"loss": "NaN", "grad_norm": "Infinity", "scale_after": "-Infinity"}
+    run["title"] = "NaN"
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(run), encoding="utf-8")
+    (held,) = comparison.load_runs(str(path))
+    step = held["steps"][0]
+    assert math.isnan(step["loss"])
+    assert (step["grad_norm"], step["scale_after"]) == (math.inf, -math.inf)
+    assert held["title"] == "NaN"
 
 
 def test_the_chart_of_magnitudes_in_full() -> None:

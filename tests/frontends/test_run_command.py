@@ -401,6 +401,10 @@ def test_what_cannot_be_run_is_one_sentence(folder: Path, arguments: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
+def test_a_missing_path_is_no_module(folder: Path) -> None:
+    assert run("sub/missing.py", folder=folder).stderr == "amp-check: error: there is no file 'sub/missing.py'\n"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_gpu_that_is_not_there(folder: Path) -> None:
     done = run("--device", "cuda", "train.py", folder=folder)

@@ -944,3 +944,13 @@ def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: st
         else:
             torch.autograd.grad(loss, list(layers.parameters()))
     assert memory.peak > 0
+
+
+def test_a_limit_of_a_gpu_that_a_training_did_not_use_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a machine with a GPU, where a measurement without a model counts the GPU's memory.
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
+    with measure_memory() as memory:
+        torch.ones(1024)
+    with pytest.raises(AssertionError, match=r"nothing was allocated on cuda, .* device='cpu'"):
+        assert_memory(memory, peak="1 KiB")
+    assert_memory(memory)

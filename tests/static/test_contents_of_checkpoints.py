@@ -111,6 +111,16 @@ SAVED = [
     ("torch.save({'opt': opt.state_dict(), 'is_amp': flag}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'sample': kept}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'epoch': epoch}, path)", FORGOTTEN),
+    # Methods of containers by a name.
+    (
+        "states = {}\nadd = states.update\nadd(opt=opt.state_dict(), net=net.state_dict())\ntorch.save(states, path)",
+        FORGOTTEN,
+    ),
+    ("states = {}\nadd = states.update\nadd(opt=opt.state_dict(), s=grads.state_dict())\ntorch.save(states, path)", ""),
+    (
+        "states = []\nadd = states.append\nadd(net.state_dict())\nadd(opt.state_dict())\ntorch.save(states, path)",
+        FORGOTTEN,
+    ),
     ("torch.save({'opt': opt.state_dict(), name: kept}, path)", ""),
     ("torch.save({'opt': opt.state_dict(), 'ema': ema.state_dict()}, path)", FORGOTTEN),
     ("torch.save({'opt': opt.state_dict(), 'scaler': held.state_dict()}, path)", ""),

@@ -46,18 +46,10 @@ MODULES = [
     ("tower = nn.Linear(16, 4).float().half()  # !", CAST),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(False)", ""),
     ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(requires_grad=False)", ""),
-    # A switch may freeze the weights.
-    ("trains = False\ntower = nn.Linear(16, 4).half()\ntower.requires_grad_(trains)", ""),
-    ("tower = nn.Linear(16, 4).half()\ntower.requires_grad_(requires_grad=args.trains)", ""),
-    *(
-        (f"tower = nn.Linear(16, 4).half()  {mark}\nfor p in tower.parameters():\n    p.{switch}", label)
-        for switch, mark, label in (
-            ("requires_grad = False", "", ""),
-            ("requires_grad = args.trains", "", ""),
-            ("requires_grad_(args.trains)", "", ""),
-            ("requires_grad = True", "# !", CAST),
-            ("requires_grad_()", "# !", CAST),
-        )
+    ("switch = lambda part, on: part.requires_grad_(on)\ntower = nn.Linear(16, 4).half()\nswitch(tower, False)", ""),
+    (
+        "switch = lambda part, on: part.requires_grad_(on)\ntower = nn.Linear(16, 4).half()  # !\nswitch(tower, True)",
+        CAST,
     ),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_()", CAST),
     ("tower = nn.Linear(16, 4).half()  # !\ntower.requires_grad_(True)", CAST),

@@ -137,6 +137,13 @@ PLACES: dict[str, tuple[str, list[int]]] = {
         f'with contextlib.ExitStack() as stack:\n    stack.enter_context(torch.autocast("cuda"))\n{LOSS}\n{BACKWARD}',
         [],
     ),
+    "a stack whose method has a name": (
+        (
+            'with contextlib.ExitStack() as stack:\n    enter = stack.enter_context\n    enter(autocast("cuda"))\n'
+            f"{LOSS}\n    {BACKWARD}"
+        ),
+        [5],
+    ),
     "a stack of nothing": (
         f"with contextlib.ExitStack() as stack:\n    stack.enter_context(nullcontext())\n{LOSS}\n    {BACKWARD}",
         [],

@@ -133,6 +133,39 @@ def test_an_average_of_weights(init: str, update: str, line: int) -> None:
     assert said(body, "AMP508", head) == ([(line, "warning")] if line else [])
 
 
+@pytest.mark.parametrize(
+    ("update", "line"),
+    [
+        ("mean = y if mean is None else 0.9 * mean + 0.1 * y", 9),
+        ("mean = 0.9 * mean + 0.1 * y if mean is not None else y", 9),
+        (
+            "if mean is None:\n            mean = y\n        else:\n            mean = mean * (i / 9) + y / (i + 1)",
+            12,
+        ),
+        ("if mean is not None:\n            mean = 0.9 * mean + 0.1 * y\n        else:\n            mean = y", 10),
+        ("mean = y.float() if mean is None else 0.9 * mean + 0.1 * y.float()", 0),
+        ("if mean is None:\n            mean = y.float()\n        else:\n            mean = 0.9 * mean + 0.1 * y", 0),
+        # Another variable starts there, and another condition decides.
+        ("if mean is None:\n            mean = other\n        else:\n            mean = 0.9 * mean + 0.1 * y", 0),
+        ("mean = y if i == 0 else 0.9 * mean + 0.1 * y", 0),
+    ],
+)
+def test_a_running_mean_that_starts_with_its_first_value(update: str, line: int) -> None:
+    program = f"""\
+import torch
+from torch import nn
+model = nn.Linear(32, 32).cuda()
+mean = None
+other = load()
+for i in range(2000):
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(torch.randn(2, 32)).mean(0)
+        {update}
+"""
+    found = [finding.line for finding in check_source(program) if finding.code == "AMP508"]
+    assert found == ([line] if line else [])
+
+
 MIXES = "for e, p in zip(average.parameters(), model.parameters()):"
 HELPER = """
 def follow(weights, model, decay=0.999):

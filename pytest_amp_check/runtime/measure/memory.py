@@ -335,7 +335,8 @@ def assert_memory(
     """Raise AssertionError if memory exceeds a limit (bytes, or text such as "1.5 GiB").
 
     ``peak`` limits all memory together. The limit of a category applies to the peak of that category by itself. Raise
-    ValueError for a size that cannot be parsed.
+    ValueError for a size that cannot be parsed. A limit also fails if the training allocated nothing on a GPU, because
+    nothing was compared with the limit.
     """
     __tracebackhide__ = True
     given_limits = {
@@ -354,6 +355,11 @@ def assert_memory(
     if "peak" in limits:
         memory.budget = limits["peak"]
     measured = {**memory.highest, "peak": memory.peak}
+    if limits and not memory.peak and memory.device.type == "cuda":
+        raise AssertionError(
+            f"nothing was allocated on {memory.device}, so no budget was checked: pass the model, or device='cpu', to "
+            "measure a training on the CPU"
+        )
     if any(measured.get(name, 0) > limit for name, limit in limits.items()):
         raise AssertionError(_over_budget_message(memory, measured, limits))
 

@@ -185,7 +185,20 @@ def _sequence_method(
     return interp.fresh_unknown(node, name)
 
 
+#: Methods of containers that code may store for a later call, by the kind of the container.
+_CONTAINER_METHODS = {
+    "mapping": frozenset({*_VIEWS, "update", "clear", "setdefault", "get", "pop"}),
+    "sequence": frozenset({"append", "insert", "extend"}),
+    "stack": frozenset({"enter_context", "pop_all"}),
+}
+
+
+def _container_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
+    return BoundMethod(receiver, name) if name in _CONTAINER_METHODS[receiver.kind] else None
+
+
 def register(handlers: HandlerTable) -> None:
+    handlers.attributes.update(dict.fromkeys(_CONTAINER_METHODS, _container_attribute))
     handlers.expressions[ast.Call] = _evaluate_call
     handlers.calls.update(
         {

@@ -38,11 +38,6 @@ def literal_value(value: Value | None) -> object:
     return value.value if isinstance(value, Const) else UNKNOWN
 
 
-def may_freeze(requires_grad: Value | None) -> bool:
-    """Return True if a value of ``requires_grad`` may end the training of parameters. None stands for the default."""
-    return requires_grad is not None and literal_value(requires_grad) is not True
-
-
 def dotted_name_of(value: Value | None) -> str:
     """Return the dotted name of an external name, or "" for any other value."""
     return value.name if isinstance(value, ExternalName) else ""

@@ -14,7 +14,7 @@ from ..interpreter.source_text import expression_text
 from ..interpreter.values.definitions import Args, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.value import NONE, UnknownValue, Value
-from .arguments import dotted_name_of, first_or_named, items_of, literal_value, may_freeze
+from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
 from .syntax_queries import (
@@ -63,7 +63,7 @@ def _call_params_method(
         interp.emit(e.ParamWrite, node)
         return params
     if name == "requires_grad_":
-        if may_freeze(first_or_named(args, keywords, "requires_grad")):
+        if literal_value(first_or_named(args, keywords, "requires_grad")) is False:
             _freeze_params(interp, params)
         return params
     return interp.fresh_unknown(node, name)
@@ -316,7 +316,7 @@ def _set_param_attribute(
         assign_grad(interp, GradValue(receiver), value, target)
     elif name == "data":
         interp.emit(e.ParamWrite, target)
-    elif name == "requires_grad" and may_freeze(value):
+    elif name == "requires_grad" and literal_value(value) is False:
         _freeze_params(interp, receiver)
     return name in ("grad", "data")
 

@@ -195,10 +195,9 @@ def _find_construction(interp: Interpreter, node: ast.expr | None) -> ast.Call |
 
 
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """Mark a module as frozen by ``requires_grad_``, unless the call certainly lets the module train."""
+    """Mark a module as frozen by ``requires_grad_(False)``."""
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
-    may_freeze = asked is not None and constant_of_node(asked) is not True
-    tracked_object = _find_module(interp, of) if of is not None and may_freeze else None
+    tracked_object = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
     if tracked_object is not None:
         tracked_object.attributes.frozen = True
 

@@ -45,7 +45,6 @@ from .arguments import (
     first_or_named,
     literal_value,
     map_items,
-    may_freeze,
     object_ref_of,
     tracked_object_of,
 )
@@ -276,7 +275,7 @@ def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
-    if may_freeze(first_or_named(asked.args, asked.keywords, "requires_grad")):
+    if literal_value(first_or_named(asked.args, asked.keywords, "requires_grad")) is False:
         asked.module.attributes.frozen = True
     return asked.receiver
 

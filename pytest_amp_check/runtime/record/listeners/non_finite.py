@@ -402,7 +402,8 @@ class NonFiniteListener(Listener):
         if not found_inf.is_known:
             # The device decides about the step of a fused optimizer, and nothing has waited for it.
             readings.run_when_known(functools.partial(self._note_outcome, found_inf))
-            if scaler is not None and self._last_check is not None and self._may_report:
+            # A graph that is being captured cannot be asked.
+            if scaler is not None and self._last_check is not None and self._may_report and readings.can_fetch:
                 self._defer_skip(self._last_check, tracked, scaler, optimizer)
             return
         self._note_outcome(found_inf)

@@ -12,6 +12,7 @@ from ...interpreter.dtypes import (
     HALF,
     NO_DTYPE_INFO,
     NUMBER,
+    NUMBER_INFO,
     POSITIONS,
     REGION,
     REGION_LEFT,
@@ -39,7 +40,9 @@ PROBABILITIES = frozenset((SIGMOID, SOFTMAX))
 def dtype_info_of(interp: Interpreter, node: ast.expr) -> DtypeInfo:
     """Return the dtype info of an expression that was just evaluated."""
     value = interp.expression_values.get(node)
-    return NO_DTYPE_INFO if value is None else mark_left_region(interp, value.dtype_info)
+    if value is None:
+        return NO_DTYPE_INFO
+    return NUMBER_INFO if value.is_loop_index else mark_left_region(interp, value.dtype_info)
 
 
 def mark_left_region(interp: Interpreter, fact: DtypeInfo) -> DtypeInfo:

@@ -16,16 +16,48 @@ from .operators import apply_operator
 
 
 def check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
-    """Check ``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
-    sides = operands_of(node.value, ast.Add)
-    name = find_access_path(node.targets[0]) if sides and len(node.targets) == 1 else None
+    """Check ``total = total + x``, and the moving average ``mean = a * mean + b * x``.
+
+    ``mean = x if mean is None else a * mean + b * x`` starts with the first value.
+    """
+    name = find_access_path(node.targets[0]) if len(node.targets) == 1 else None
     if name is None:
         return
+    value, first = node.value, None
+    if isinstance(value, ast.IfExp):
+        is_first = _tests_for_none(value.test, name)
+        if is_first is None:
+            return
+        first, value = (value.body, value.orelse) if is_first else (value.orelse, value.body)
+    sides = operands_of(value, ast.Add)
     for old, new in zip(sides, reversed(sides), strict=True):
         before = next((part for part in operands_of(old, ast.Mult) or [old] if find_access_path(part) == name), None)
         if before is not None:
-            _check_running_sum(interp, before, new, node, in_place=False)
+            first = first or _find_first_value(interp, name, node)
+            _check_running_sum(interp, before, new, node, in_place=False, first=first)
             return
+
+
+def _tests_for_none(test: ast.expr, name: str) -> bool | None:
+    """Return True for a test that a variable is None, False for a test that it is not, and None for other tests."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+            return isinstance(op, ast.Is) if find_access_path(left) == name else None
+    return None
+
+
+def _find_first_value(interp: Interpreter, name: str, node: ast.Assign) -> ast.expr | None:
+    """Return the value that the other branch gives a variable if it is None, or None without such a branch."""
+    frame = interp.state.frame
+    for branch in find_nodes(frame.module.tree if frame.function is None else frame.function.node, ast.If):
+        is_first = _tests_for_none(branch.test, name)
+        if is_first is None:
+            continue
+        start, rest = (branch.body, branch.orelse) if is_first else (branch.orelse, branch.body)
+        if node in rest:
+            assigned = [each for each in start if isinstance(each, ast.Assign)]
+            return next((each.value for each in assigned if find_access_path(each.targets[0]) == name), None)
+    return None
 
 
 def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
@@ -41,18 +73,28 @@ def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
 
 
 def _check_running_sum(
-    interp: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *, in_place: bool
+    interp: Interpreter,
+    target: ast.expr,
+    added: ast.expr,
+    node: ast.AST,
+    *,
+    in_place: bool,
+    first: ast.expr | None = None,
 ) -> None:
     """Report a sum over the iterations of a loop that is kept in low precision.
 
-    The variable must be zero before the loop, and the summand must be computed in each iteration. A region in the
-    iteration makes the summand low. If the zeros are already low, the summand may be computed anywhere.
+    The variable must be zero before the loop, or start with a value ``first`` in the loop, and the summand must be
+    computed in each iteration. A region in the iteration makes the summand low. If the zeros are already low, the
+    summand may be computed anywhere.
     """
     name, known = find_access_path(target), interp.expression_values.get(target)
     if name is None or known is None or not interp.state.loops:
         return
     before = known.dtype_info
     starts = before.dtype == NUMBER or (before.is_low and ZEROS in before.traits)
+    if first is not None:
+        before = dtype_info_of(interp, first)._replace(assigned_loops=frozenset())
+        starts = before.is_low
     index = interp.expression_values.get(target.slice) if isinstance(target, ast.Subscript) else None
     indexed_loops = frozenset[int]() if index is None else index.loops or index.varying_loops()
     if not starts:
