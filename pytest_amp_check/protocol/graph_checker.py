@@ -119,9 +119,6 @@ class _GraphChecker(GraphExplorer):
                 # The explored paths are feasible.
                 self.was_widened = True
                 yield from self._report_violations()
-                # The nearest nodes have used up the limit: follow a few paths to their ends, too.
-                self.explore_graph(most // 4, depth_first=True)
-                yield from self._report_violations()
                 if not self.knows_callers:
                     return
                 self.explore_widened()

@@ -165,7 +165,7 @@ class GraphExplorer(GraphSummary):
         self.depends_on_path = True
         self.idle_counts[index] += 1
 
-    def explore_graph(self, limit: int | None, *, joining: bool = False, depth_first: bool = False) -> None:
+    def explore_graph(self, limit: int | None, *, joining: bool = False) -> None:
         self.limit_reached = False
         self.nodes_looked_back = 0
         self.predecessors, self.violations, self.violation_counts, self.doubtful_violations = {}, {}, {}, set()
@@ -184,7 +184,7 @@ class GraphExplorer(GraphSummary):
             if (limit is not None and len(trail) > limit) or self.nodes_looked_back > MOST_LOOKED:
                 self.limit_reached = True
                 return
-            here = work.pop() if depth_first else work.popleft()
+            here = work.popleft()
             index, known, truth, core = here
             node = nodes[index]
             if node.event is not None:
