@@ -189,6 +189,8 @@ def follow(weights, model, decay=0.999):
         # The weights are copied, or only the outputs are mixed.
         ("average = deepcopy(model).half()", f"{MIXES}\n        e.copy_(p)", False),
         ("average = deepcopy(model).half()", "y = 0.9 * average(x) + 0.1 * model(x)", False),
+        # A tensor stays as it is, and its low copy goes elsewhere.
+        ("average = weight.clone()", "average.mul_(d).add_(x)\n    torch.save(average.half(), path)", False),
         # Another model follows.
         ("teacher = deepcopy(model).half()", "follow(other, model)", False),
         # An initial value that is scaled once.

@@ -15,6 +15,7 @@ from ..project.syntax import walk
 from .syntax_queries import find_nodes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
+_WIDENS = frozenset(("float", "double"))
 _LOW = frozenset(_CASTS.values())
 _LOW_NAMES = _LOW | {"half"}
 #: Functions and methods that copy weights, or a model with its weights.
@@ -66,27 +67,31 @@ def _scopes(module: Module) -> Iterator[list[ast.AST]]:
 
 
 def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call, str]]:
-    """Yield the variables of a scope that hold copies of weights in a low dtype, each with the cast and the dtype."""
+    """Yield the variables of a scope that hold copies of weights in a low dtype, each with the cast and the dtype.
+
+    A cast whose result is used elsewhere, such as one for a file, leaves a tensor as it was.
+    """
     casts: dict[str, list[ast.Call]] = {}
-    copies: set[str] = set()
+    copies: list[str] = []
+    widened: set[str] = set()
     for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 calls = find_nodes(value, ast.Call)
                 if any(last_name(call.func) in _COPIES for call in calls):
-                    copies.add(name)
+                    copies.append(name)
+                if any(last_name(call.func) in _WIDENS for call in calls):
+                    widened.add(name)
                 casts.setdefault(name, []).extend(calls)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-                casts.setdefault(name, []).append(node)
-    for name in copies:
-        calls = casts[name]
-        if any(last_name(call.func) in ("float", "double") for call in calls):
-            continue
-        for call in calls:
-            dtype = _cast_dtype(interp, call)
-            if dtype:
-                yield name, call, dtype
-                break
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name))) as call):
+                casts.setdefault(name, []).append(call)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _WIDENS:
+                widened.add(name)
+    for name in dict.fromkeys(copies):
+        found = ((call, _cast_dtype(interp, call)) for call in casts[name])
+        cast = next(((call, dtype) for call, dtype in found if dtype), None)
+        if cast is not None and name not in widened:
+            yield name, *cast
 
 
 def _averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: int) -> bool:
@@ -129,7 +134,7 @@ def _low_copies(interp: Interpreter, cls: Class) -> Iterator[tuple[str, ast.Call
             for call in find_nodes(method.node, ast.Call)
             if _attribute_name(receiver_of(call)) == name
         ]
-        if any(last_name(call.func) in ("float", "double") for _, call in own):
+        if any(last_name(call.func) in _WIDENS for _, call in own):
             continue
         for method, call in (*calls, *own):
             dtype = _cast_dtype(interp, call) if method.name == "__init__" else ""

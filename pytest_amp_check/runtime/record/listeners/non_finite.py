@@ -93,9 +93,8 @@ class PendingCheck(NamedTuple):
     def known_backward(self) -> TapedBackward:
         """Wait for the device, and return the pass with loss and scale."""
         loss_value, *_ = self.transfer.wait_for_numbers()
-        is_scaled = self.backward.is_scaled and self.backward.device_scale is not None
-        scale = self.backward.device_scale.value if is_scaled and self.backward.device_scale is not None else 1.0
-        return self.backward._replace(loss_value=loss_value, scale=scale)
+        scale = self.backward.device_scale if self.backward.is_scaled else None
+        return self.backward._replace(loss_value=loss_value, scale=1.0 if scale is None else scale.value)
 
 
 class PendingSkip(NamedTuple):
