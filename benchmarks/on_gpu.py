@@ -45,13 +45,13 @@ class Part(NamedTuple):
 #: The parts by importance: an interrupted run has finished the most important parts. The sum of the limits is less than
 #: 9 minutes.
 PARTS = {
-    "tests": Part(150, "every test that is marked gpu"),
+    "tests": Part(170, "every test that is marked gpu"),
     "dtypes": Part(40, "PyTorch's autocast table and more, op by op, beside the emulation"),
-    "training": Part(90, "small models on CUDA and under emulation: findings, dtypes, skipped steps, losses"),
+    "training": Part(75, "small models on CUDA and under emulation: findings, dtypes, skipped steps, losses"),
     "memory": Part(90, "estimates made without a GPU beside the allocator's peak"),
-    "cost": Part(70, "what recording adds to a step: time, synchronisations, memory"),
-    "speed": Part(65, "whether assert_speedup says five times the same"),
-    "harm": Part(30, "what the examples of the rules do on CUDA, beside the CPU"),
+    "cost": Part(65, "what recording adds to a step: time, synchronisations, memory"),
+    "speed": Part(70, "whether assert_speedup says five times the same"),
+    "harm": Part(25, "what the examples of the rules do on CUDA, beside the CPU"),
 }
 #: Folders of this machine, which the results do not show.
 _PREFIXES = re.compile(rf"/\S*/site-packages/|{re.escape(str(ROOT))}/")

@@ -46,7 +46,7 @@ def _every(kind: str, tells: str = "what", more: str = "") -> Callable[[Rows], s
 
 
 #: Largest relative errors of memory estimates, in the median and at worst.
-MEDIAN, WORST = 0.02, 0.08
+MEDIAN, WORST = 0.01, 0.05
 
 
 def _estimates(rows: Rows) -> str:

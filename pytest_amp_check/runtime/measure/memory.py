@@ -272,7 +272,7 @@ class Memory(Collector):
         return self._workspace_bytes * (self._storages.matmul_in_forward + self._storages.matmul_in_backward)
 
     def _order_categories(self, sums: dict[str, int]) -> dict[str, int]:
-        sums = {**sums, "workspace": self._total_workspace()}
+        sums = {**sums, "workspace": sums.get("workspace", 0) + self._total_workspace()}
         return {category: sums[category] for category in CATEGORIES if sums.get(category)}
 
 

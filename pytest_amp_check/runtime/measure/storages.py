@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from ..record.patches.table import never_compile
 from .block import Block
+from .kernel_memory import retained_bytes, transient_bytes
 from .ledger import Ledger
 from .noop_casts import watch_casts
 from .step_recording import ModuleCall, StepRecording
@@ -134,6 +135,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self._as_cuda = as_cuda
+        self._adds_kernels = as_cuda and device.type != "cuda"
         self._fake = fake
         self._thread = threading.get_ident()
         self._is_paused = False
@@ -272,7 +274,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return block
 
     def _counted_size(self, storage: torch.UntypedStorage) -> int:
-        size = storage.nbytes()
+        return self._round_up(storage.nbytes())
+
+    def _round_up(self, size: int) -> int:
         return -(-size // CUDA_BLOCK) * CUDA_BLOCK if self._as_cuda else size
 
     def _remove_block(self, key: int, _: object) -> None:
@@ -417,7 +421,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _aten._to_copy.default and self._is_cached_cast(args[0], result):
             self._record_cached_cast(args[0], result)
         else:
-            self._record_results(result, func, needs_grad=needs_grad and grad_enabled)
+            least_size = self._round_up(retained_bytes(func, args)) if self._adds_kernels else 0
+            self._record_results(result, func, needs_grad=needs_grad and grad_enabled, least_size=least_size)
+        if self._adds_kernels:
+            self._record_kernels(func, args, result)
         self.step_recording.end_op(op, args, kwargs, result, self._block_of)
         if len(self.ledger) > MOST_EVENTS:
             self._sum_up_phase(None)
@@ -471,7 +478,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ):
                 self._include_parameter(tensor)
 
-    def _record_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
+    def _record_results(self, result: Any, func: Any, *, needs_grad: bool, least_size: int) -> None:
         guess = None
         for tensor in tensors_in([result]):
             for storage in iter_storages(tensor):
@@ -484,11 +491,20 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         continue
                     if self._as_cuda and self._stepping_names and func is _aten.lift_fresh.default:
                         block.size = 0
+                    block.least_size = least_size
+                    block.size = max(block.size, least_size)
                     if pending:
                         self._pending_blocks[key] = block
                     self.ledger.record_allocation(block)
-                elif block.size and (size := self._counted_size(storage)) != block.size:
+                elif block.size and (size := max(block.least_size, self._counted_size(storage))) != block.size:
                     self.ledger.record_resize(block, size)
+
+    def _record_kernels(self, func: Any, args: Any, result: Any) -> None:
+        """Record the memory that CUDA's kernels of an op allocate beside its result."""
+        if transient := transient_bytes(func, args, result):
+            scratch = Block(self._round_up(transient), "workspace", _op_name(func), self._step_number)
+            self.ledger.record_final_allocation(scratch)
+            self.ledger.record_free(scratch)
 
     # autocast's cache of low-precision weights.
 
