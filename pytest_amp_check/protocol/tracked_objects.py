@@ -30,6 +30,8 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
+    #: An instance of a class of the project holds the scaler.
+    held: bool = False
     #: Scalers of which the scaler is one, each constructed in another branch.
     members: frozenset[int] = frozenset()
 

@@ -12,11 +12,14 @@ from ..protocol import events as e
 from ..protocol.event_graph import Program
 from ..protocol.events import Event, EventKind
 
-#: Call without the scaler -> the scaler's call for it, and the calls that show that the scaler is in use.
-SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[EventKind, ...]]] = {
-    e.Step: (e.ScalerStep, (e.Backward, e.Update)),
-    e.Backward: (e.Scale, (e.ScalerStep, e.Update)),
-    e.Clip: (e.Unscale, (e.Backward, e.ScalerStep)),
+#: Alternative kinds of calls: one of them is enough.
+Alternatives = tuple[EventKind, ...]
+#: Call without the scaler -> the scaler's call for it, and the calls that show that the scaler is in use. A class may
+#: scale losses and leave backward to its callers.
+SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[Alternatives, ...]]] = {
+    e.Step: (e.ScalerStep, ((e.Backward,), (e.Update,))),
+    e.Backward: (e.Scale, ((e.ScalerStep,), (e.Update,))),
+    e.Clip: (e.Unscale, ((e.Backward, e.Scale), (e.ScalerStep,))),
 }
 
 
@@ -73,7 +76,7 @@ def _scalers_by_class(
         if scaler is not None and scaler.role == "scaler" and not scaler.attributes.framework:
             done = every[same[scaler.key]]
             done[type(event)].append(event)
-            if _class_of(event) and scaler.name.startswith("self."):
+            if _class_of(event) and (scaler.attributes.held or scaler.name.startswith("self.")):
                 by_class[_class_of(event)][same[scaler.key]] = done
     return by_class
 
@@ -83,9 +86,11 @@ def _class_of(event: Event) -> str:
     return event.site.function.rpartition(".")[0]
 
 
-def _may_happen_with(event: Event, done: dict[EventKind, list[Event]], evidence: tuple[EventKind, ...]) -> bool:
-    """Return True if each kind of evidence has an event that can occur on a path with the given event."""
-    return all(any(not _is_exclusive(event, other) for other in done.get(kind, ())) for kind in evidence)
+def _may_happen_with(event: Event, done: dict[EventKind, list[Event]], evidence: tuple[Alternatives, ...]) -> bool:
+    """Return True if each evidence has an event that can occur on a path with the given event."""
+    return all(
+        any(not _is_exclusive(event, other) for kind in kinds for other in done.get(kind, ())) for kinds in evidence
+    )
 
 
 def _is_exclusive(event: Event, other: Event) -> bool:

@@ -218,6 +218,102 @@ WRONG = {
                     optimizer.step()
                 optimizer.zero_grad()
         """,
+    "a class that scales losses of which its callers run backward": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def loss_of(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        """,
+    "the same with a scaler that has a name of its own first": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                scaler = torch.amp.GradScaler("cuda")
+                self.scaler = scaler
+
+            def loss_of(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        """,
+    "a trainer that is a module, and a loop that calls it": """
+        === trainer.py
+        import torch
+
+        class Trainer(torch.nn.Module):
+            def __init__(self, model, optimizer):
+                super().__init__()
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def forward(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        === train.py
+        from trainer import Trainer
+
+        def train(model, optimizer, batches):
+            trainer = Trainer(model, optimizer)
+            for x, y in batches:
+                trainer(x, y).backward()
+                trainer.update()
+        """,
+    "one scaler for each network, by its number": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, nets):
+                self.nets = nets
+                for number, net in enumerate(nets):
+                    optimizer = torch.optim.Adam(net.parameters())
+                    scaler = torch.amp.GradScaler("cuda")
+                    setattr(self, f"optimizer{number}", optimizer)
+                    setattr(self, f"scaler{number}", scaler)
+
+            def scale(self, loss, net_number):
+                scaler = getattr(self, f"scaler{net_number - 1}")
+                return scaler.scale(loss)
+
+            def update(self, net_number):
+                index = net_number - 1
+                scaler = getattr(self, f"scaler{index}")
+                optimizer = getattr(self, f"optimizer{index}")
+                torch.nn.utils.clip_grad_norm_(self.nets[index].parameters(), 1.0)  # AMP201
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
 }
 RIGHT = {
     "a class whose methods each do their part": """
@@ -465,6 +561,185 @@ RIGHT = {
                 self.scaler.step(optimizer)
                 self.scaler.update()
                 optimizer.zero_grad()
+        """,
+    "a class that unscales what its callers run backward on": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def loss_of(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                self.scaler.unscale_(self.optimizer)
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        """,
+    "a trainer that is a module and unscales": """
+        === trainer.py
+        import torch
+
+        class Trainer(torch.nn.Module):
+            def __init__(self, model, optimizer):
+                super().__init__()
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def forward(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                self.scaler.unscale_(self.optimizer)
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        === train.py
+        from trainer import Trainer
+
+        def train(model, optimizer, batches):
+            trainer = Trainer(model, optimizer)
+            for x, y in batches:
+                trainer(x, y).backward()
+                trainer.update()
+        """,
+    "the forward of such a trainer by its name": """
+        === trainer.py
+        import torch
+
+        class Trainer(torch.nn.Module):
+            def __init__(self, model, optimizer):
+                super().__init__()
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def forward(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                self.scaler.unscale_(self.optimizer)
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        === train.py
+        from trainer import Trainer
+
+        def train(model, optimizer, batches):
+            trainer = Trainer(model, optimizer)
+            for x, y in batches:
+                trainer.forward(x, y).backward()
+                trainer.update()
+        """,
+    "the caller unscales what it runs backward on": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def loss_of(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                return self.scaler.scale(loss)
+
+            def update(self):
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+        === train.py
+        from trainer import Trainer
+
+        def train(model, optimizer, batches):
+            trainer = Trainer(model, optimizer)
+            for x, y in batches:
+                trainer.loss_of(x, y).backward()
+                trainer.scaler.unscale_(trainer.optimizer)
+                trainer.update()
+        """,
+    "one scaler for each network, unscaled by its number": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, nets):
+                self.nets = nets
+                for number, net in enumerate(nets):
+                    optimizer = torch.optim.Adam(net.parameters())
+                    scaler = torch.amp.GradScaler("cuda")
+                    setattr(self, f"optimizer{number}", optimizer)
+                    setattr(self, f"scaler{number}", scaler)
+
+            def scale(self, loss, net_number):
+                scaler = getattr(self, f"scaler{net_number - 1}")
+                return scaler.scale(loss)
+
+            def update(self, net_number):
+                index = net_number - 1
+                scaler = getattr(self, f"scaler{index}")
+                optimizer = getattr(self, f"optimizer{index}")
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(self.nets[index].parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+    "all numbers step before all update": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, nets):
+                self.nets = nets
+                for number, net in enumerate(nets):
+                    setattr(self, f"optimizer{number}", torch.optim.Adam(net.parameters()))
+                    setattr(self, f"scaler{number}", torch.amp.GradScaler("cuda"))
+
+            def backward(self, losses):
+                for number, loss in enumerate(losses):
+                    getattr(self, f"scaler{number}").scale(loss).backward()
+
+            def update(self):
+                for number, net in enumerate(self.nets):
+                    getattr(self, f"scaler{number}").step(getattr(self, f"optimizer{number}"))
+                for number, net in enumerate(self.nets):
+                    getattr(self, f"scaler{number}").update()
+                    getattr(self, f"optimizer{number}").zero_grad()
+        """,
+    "two numbers are two scalers": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, nets):
+                for number, net in enumerate(nets):
+                    setattr(self, f"optimizer{number}", torch.optim.Adam(net.parameters()))
+                    setattr(self, f"scaler{number}", torch.amp.GradScaler("cuda"))
+
+            def train(self, first, second, losses):
+                getattr(self, f"scaler{first}").scale(losses[0]).backward()
+                getattr(self, f"scaler{second}").scale(losses[1]).backward()
+                getattr(self, f"scaler{first}").step(getattr(self, f"optimizer{first}"))
+                getattr(self, f"scaler{second}").step(getattr(self, f"optimizer{second}"))
+                getattr(self, f"scaler{first}").update()
+                getattr(self, f"scaler{second}").update()
+                getattr(self, f"optimizer{first}").zero_grad()
+                getattr(self, f"optimizer{second}").zero_grad()
         """,
 }
 

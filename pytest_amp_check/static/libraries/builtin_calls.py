@@ -13,6 +13,7 @@ from ..interpreter.classes import BINDABLE_METHODS, as_mapping
 from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
 from ..interpreter.dtypes import NO_DTYPE_INFO
+from ..interpreter.expressions.assignments import write_field
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, attribute_of
 from ..interpreter.expressions.iteration import EnumerateIterables, ZipIterables, element_of
 from ..interpreter.expressions.operators import apply_operator
@@ -20,7 +21,7 @@ from ..interpreter.formulas import truth_of
 from ..interpreter.identity import structural_unknown
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.source_text import expression_text
+from ..interpreter.source_text import expression_text, names_in
 from ..interpreter.tensors import compute_tensor
 from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
@@ -37,6 +38,7 @@ from ..interpreter.values.objects import ObjectRef, StateDict
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, ConditionValue, Const, UnknownValue, Value, are_data_sizes
 from ..project.module import is_unknown_name
+from ..project.syntax import walk
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
 from .devices import device_text_of
 from .gradients import emit_grad_read
@@ -124,15 +126,62 @@ def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 
 def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     name = literal_value(args[1]) if len(args) >= 2 else UNKNOWN
-    return attribute_of(interp, args[0], name, node) if isinstance(name, str) and name is not UNKNOWN else None
+    if isinstance(name, str) and name is not UNKNOWN:
+        return attribute_of(interp, args[0], name, node)
+    return _numbered_attribute(interp, args, node)
+
+
+class _FirstNumbers(dict[tuple[int, str], str]):
+    """The number with which a graph first reads one of several numbered attributes of an object."""
+
+
+def _numbered_attribute(interp: Interpreter, args: Args, node: ast.AST) -> Value | None:
+    """Return an attribute such as ``getattr(self, f"scaler{i}")`` that ``setattr`` sets for each number.
+
+    Another number in the same graph is another object with the same role, and in a loop over numbers it is unknown.
+    """
+    receiver = args[0] if args else NONE
+    name = _name_pattern(node.args[1]) if isinstance(node, ast.Call) and len(args) >= 2 else None
+    if name is None or not isinstance(receiver, Instance) or (receiver.key, name[0]) not in interp.state.heap:
+        return None
+    pattern, number = name
+    function = interp.state.frame.function
+    if function is None or _counts(function.node, number):
+        return None
+    text = str(expression_text(number))
+    stored = attribute_of(interp, receiver, pattern, node)
+    if interp.graph_data(_FirstNumbers).setdefault((receiver.key, pattern), text) == text:
+        return stored
+    if not isinstance(stored, ObjectRef):
+        return None
+    key = ("numbered", receiver.key, pattern, text)
+    return ObjectRef(interp.tracked_object(key, stored.kind, text, interp.site_of(node)), stored.enabled)
+
+
+def _counts(code: ast.AST, number: ast.expr) -> bool:
+    """Return True if a loop in the code assigns a name of the expression."""
+    targets = [each.target for each in walk(code) if isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension))]
+    return not names_in(number).isdisjoint(names_in(*targets))
+
+
+def _name_pattern(name: ast.expr) -> tuple[str, ast.expr] | None:
+    """Return the text of an f-string with one number left out, and the expression of the number; else None."""
+    if not isinstance(name, ast.JoinedStr):
+        return None
+    numbers = [part for part in name.values if isinstance(part, ast.FormattedValue)]
+    texts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in name.values]
+    return ("".join(texts), numbers[0].value) if len(numbers) == 1 and len(texts) > 1 else None
 
 
 def _call_setattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Model ``setattr``: store the attribute, or mark the instance as open if the attribute name is unknown."""
     receiver, name = (args[0], literal_value(args[1])) if len(args) == 3 else (NONE, UNKNOWN)
     if isinstance(receiver, Instance):
+        pattern = _name_pattern(node.args[1]) if isinstance(node, ast.Call) else None
         if isinstance(name, str) and name is not UNKNOWN:
-            interp.store_attribute(receiver.key, name, args[2])
+            write_field(interp, receiver, name, args[2].as_stored(), node)
+        elif pattern is not None:
+            write_field(interp, receiver, pattern[0], args[2].as_stored(), node)
         elif isinstance(node, ast.Call) and is_unknown_name(node.args[1]):
             receiver.is_open = True
     return NONE

@@ -16,6 +16,7 @@ from ..interpreter.classes import (
     has_plain_forward,
     lineage_of,
     method_of,
+    uses_scaler,
 )
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -150,6 +151,11 @@ def _call_module_instance(
     """Call a module of a known class. Analyze the forward if the forward may change the result for a loss."""
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
+    own_forward = method_of(interp, receiver.cls, "forward")
+    if own_forward is not None and own_forward not in interp.active_functions and _scales_losses(interp, receiver):
+        return inline_call(
+            interp, FunctionValue(own_forward, defining_frame(interp, own_forward), receiver), args, keywords, node
+        )
     made = run_forward(interp, tracked_object, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
     for method in _possible_forwards(interp, receiver):
         if method not in interp.active_functions:
@@ -158,6 +164,11 @@ def _call_module_instance(
             if outcome is not None:
                 return _copy_reductions(outcome, made) if telling else _copy_dtypes(outcome, made)
     return made
+
+
+def _scales_losses(interp: Interpreter, receiver: Instance) -> bool:
+    """Return True for a module that is a trainer: its class constructs a scaler, or calls one that it holds."""
+    return any("GradScaler" in owner.used_names or uses_scaler(owner) for owner in lineage_of(interp, receiver.cls))
 
 
 def _possible_forwards(interp: Interpreter, receiver: Instance) -> list[Function]:

@@ -182,7 +182,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
         interp.store_attribute(key, target.attr, value)
 
 
-def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
+def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.AST) -> bool:
     record_name(interp, value, short_text(target))
     _record_containment(receiver, value)
     if value.value is None and receiver.is_changed(name):
@@ -195,7 +195,9 @@ def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value
 
 
 def _record_containment(receiver: Instance, value: Value) -> None:
-    """Record that a module attribute belongs to the module, and that an optimizer class wraps an optimizer."""
+    """Record that a module attribute belongs to the module, a scaler to its holder, and a wrapped optimizer."""
+    if value.role == "scaler" and value.tracked_object is not None:
+        value.tracked_object.attributes.held = True
     if (
         value.role == "optimizer"
         and value.tracked_object is not None
