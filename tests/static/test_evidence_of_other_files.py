@@ -399,13 +399,21 @@ SUPPLIED = {
         """,
     "an override asks for more than its base class passes": """
         === base.py
-        class Base:
-            def fit(self, batches, opt, scaler, scheduler):
-                for epoch in range(9):
-                    losses = self.train(epoch, batches, opt, scaler, scheduler)
-                    scheduler.step(losses[-1])
+        from collections import defaultdict
 
-            def train(self, epoch, batches, opt, scaler, scheduler):
+        from torch.amp import GradScaler
+
+        class Base:
+            def fit(self, batches, opt, criterion, scaler: GradScaler, scheduler):
+                results = defaultdict(list)
+                for epoch in range(9):
+                    self.train(epoch, batches, opt, criterion, scaler, scheduler)
+                    if self.plateau:
+                        scheduler.step(results[self.metric][-1])
+                    else:
+                        scheduler.step()
+
+            def train(self, epoch, batches, opt, criterion, scaler: GradScaler, scheduler):
                 raise NotImplementedError
 
         === more.py
@@ -413,15 +421,16 @@ SUPPLIED = {
         from base import Base
 
         class More(Base):
-            def train(self, epoch, options, batches, opt, scaler, scheduler):
-                for images in batches:
-                    opt.zero_grad()
+            def train(self, epoch, options, batches, opt, criterion, scaler, scheduler):
+                for images, labels in batches:
                     with torch.autocast("cuda", dtype=torch.float16):
                         loss = self.net(images).mean()
                     scaler.scale(loss).backward()
+                    scaler.unscale_(opt)
+                    torch.nn.utils.clip_grad_norm_([images], 1.0)
                     scaler.step(opt)
                     scaler.update()
-                return [0.0]
+                    opt.zero_grad()
         """,
     "the caller clears the gradients": """
         === half.py
