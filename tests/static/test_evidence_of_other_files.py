@@ -397,6 +397,24 @@ SUPPLIED = {
                 with torch.autocast("cuda", dtype=torch.float16):
                     return images / images.norm()
         """,
+    "another file compares the version of torch": """
+        === lib/__init__.py
+
+        === lib/imports.py
+        import operator
+
+        from utilities import compare_version
+
+        _TORCH_NEW = compare_version("torch", operator.ge, "2.4.0")
+
+        === lib/precision.py
+        import torch
+        from lib.imports import _TORCH_NEW
+
+        class Precision:
+            def __init__(self, device):
+                self.scaler = torch.amp.GradScaler(device) if _TORCH_NEW else torch.cuda.amp.GradScaler()
+        """,
     "an override asks for more than its base class passes": """
         === base.py
         from collections import defaultdict

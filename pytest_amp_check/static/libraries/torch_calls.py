@@ -156,7 +156,8 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     about = effects_of_name(name)
     if not harmless:
         escape(interp, given, node, about)
-    if (not harmless or name.startswith(WRITERS)) and not is_assert_name(name):
+    writes = name.startswith(WRITERS) and "save" in name.rpartition(".")[2]
+    if (not harmless or writes) and not is_assert_name(name):
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
