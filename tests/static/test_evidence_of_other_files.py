@@ -397,6 +397,31 @@ SUPPLIED = {
                 with torch.autocast("cuda", dtype=torch.float16):
                     return images / images.norm()
         """,
+    "another file sums the gradients over the ranks": """
+        === lib/__init__.py
+
+        === lib/ranks.py
+        def all_reduce_tensors(tensors, count):
+            for tensor in tensors:
+                reduce(tensor, count)
+
+        === learn.py
+        import lib.ranks
+        import torch
+
+        def learn(net, batches, count):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images in batches:
+                opt.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(images).mean()
+                scaler.scale(loss).backward()
+                grads = [p.grad.data for p in net.parameters() if p.grad is not None]
+                lib.ranks.all_reduce_tensors(grads, count)
+                scaler.step(opt)
+                scaler.update()
+        """,
     "another file compares the version of torch": """
         === lib/__init__.py
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -218,8 +219,10 @@ def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[V
             if effect is not None:
                 edit_grad(interp, grad, effect, args[1:], node)
                 return NONE
-            # A tensor of the size of a gradient (`zeros_like`, `sign`) does not depend on the scale.
-            if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):
+            # Neither the sum over ranks nor a tensor of the size of a gradient (`zeros_like`, `sign`) depends on the
+            # scale.
+            sums = name.startswith("torch.distributed.") or _ALL_REDUCE.search(name.rpartition(".")[2]) is not None
+            if not sums and not name.endswith((".sign", "_like")):
                 return read_grad(interp, grad, node, name)
     return None
 
@@ -392,6 +395,10 @@ def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
     if space != "torch" or factory not in FACTORIES or "dtype" in keywords or "**" in keywords:
         return False
     return not any(map(dotted_name_of, args))
+
+
+#: Names of functions that sum tensors over the ranks, in other libraries and files.
+_ALL_REDUCE = re.compile("all_?reduce", re.IGNORECASE)
 
 
 def _averages_over_ranks(name: str) -> bool:
