@@ -138,6 +138,10 @@ class Checker:
     def event_at(self, index: int) -> Event | None: ...
 
     @abstractmethod
+    def may_step_uncleared(self, index: int, i: int) -> bool:
+        """Return True if optimizer ``i`` may be stepped after a node, without a clear in between."""
+
+    @abstractmethod
     def walk_back(self, here: Here) -> Iterator[int]:
         """Yield the numbers of the earlier events and nodes without event on the path, latest first."""
 

@@ -119,8 +119,6 @@ class _GraphChecker(GraphExplorer):
                 # The explored paths are feasible.
                 self.was_widened = True
                 yield from self._report_violations()
-                if not self.knows_callers:
-                    return
                 self.explore_widened()
         for test in find_off_by_one(self):
             if test.site is not None:

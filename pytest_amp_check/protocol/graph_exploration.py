@@ -32,6 +32,8 @@ WIDER = (8, 4, 2, 0)
 MOST_SPENT = 3_000_000
 #: Budget of nodes that events of one graph may look back at in one exploration: about five seconds.
 MOST_LOOKED = 10_000_000
+#: Number of points of a search for a feasible path to one violation: about 0.1 seconds.
+MOST_SEARCHED = 10_000
 #: Number of states of a node above which states are joined.
 JOINED = 4
 
@@ -130,15 +132,33 @@ class GraphExplorer(GraphSummary):
             self.budget_exceeded = True
             self.violations = {}
             return
+        ends = {
+            key: here if self._is_definite(violation) else self._find_feasible_end(here, violation)
+            for key, (here, violation) in self.violations.items()
+        }
         self.violations = {
-            key: found
-            for key, found in self.violations.items()
-            if self._is_definite(found[1]) or self._is_feasible(*found)
+            key: (ends[key] or here, violation)
+            for key, (here, violation) in self.violations.items()
+            if ends[key] is not None
         }
 
-    def _is_feasible(self, here: Here, violation: Violation) -> bool:
-        """Return True if a violation occurs on the recorded path. Return False once the budget is exceeded."""
-        return not self.exceeds_budget() and _is_path_feasible(self, here, violation)
+    def _find_feasible_end(self, here: Here, violation: Violation) -> Here | None:
+        """Return the end of a feasible path with a violation: the recorded path, or the nearest other path.
+
+        Return None without such a path, or once the budget is exceeded.
+        """
+        if self.exceeds_budget():
+            return None
+        points = [here]
+        while (before := self.predecessors[points[-1]]) is not None:
+            points.append(before)
+        if _is_path_feasible(self, points[::-1], violation):
+            return here
+        points = _search_path(self, violation)
+        # The trace of a finding follows the predecessors.
+        self.predecessors.update(zip(points[1:], points, strict=False))
+        self.predecessors.update(dict.fromkeys(points[:1]))
+        return points[-1] if points and _is_path_feasible(self, points, violation) else None
 
     def _is_definite(self, violation: Violation) -> bool:
         """Return True if a violation occurs in every state of the event that detects the violation.
@@ -349,11 +369,82 @@ class GraphExplorer(GraphSummary):
             point = self.predecessors[point]
 
 
-def _is_path_feasible(explorer: GraphExplorer, here: Here, violation: Violation) -> bool:
-    """Return True if a violation occurs on its recorded path with the full path condition."""
-    points: list[Here] = [here]
-    while (before := explorer.predecessors[points[-1]]) is not None:
-        points.append(before)
+def _search_path(explorer: GraphExplorer, violation: Violation) -> list[Here]:
+    """Return the points of a path to the cause of a violation, and on to its detection, with full path conditions.
+
+    The states on the way are not known. Return no points if the search finds no path within its limit.
+    """
+    ways = explorer.contract_edges()
+    goals = (violation.cause, violation.detected_at)
+    distances = [_distances_to(ways, goal) for goal in goals]
+    #: A point with the number of goals that the path has passed.
+    start = (0, *_assume_guards(explorer, violation), 0)
+    work, number = [(start, 0)], 0
+    trail: dict[tuple[int, int, int, int], tuple[int, int, int, int] | None] = {start: None}
+    while work and len(trail) <= MOST_SEARCHED:
+        explorer.nodes_revisited += 1
+        point, passed = work.pop()
+        index, known, truth, _ = point
+        if index == goals[passed]:
+            if passed or goals[0] == goals[1]:
+                points: list[Here] = []
+                at: tuple[int, int, int, int] | None = point
+                while at is not None:
+                    number -= 1
+                    # A negative number marks a point outside the exploration.
+                    points.append((*at[:3], number))
+                    at = trail[at]
+                return points[::-1]
+            passed = 1
+        forgotten = explorer.graph.nodes[index].forgotten_predicates
+        known, truth = known & ~forgotten, truth & ~forgotten
+        nearest = sorted(
+            (way for way in ways[index] if way[0] in distances[passed]),
+            key=lambda way: distances[passed][way[0]],
+            reverse=True,
+        )
+        for target, key, answer in nearest:
+            answers = explorer.extend_condition(known, truth, key, answer)
+            after = (target, *answers, passed) if answers is not None else None
+            if after is not None and after not in trail:
+                trail[after] = point
+                work.append((after, passed))
+    return []
+
+
+def _assume_guards(explorer: GraphExplorer, violation: Violation) -> tuple[int, int]:
+    """Return the predicates that both events of a violation require, and their truth.
+
+    A path that decides them otherwise would be found to be infeasible only at its end.
+    """
+    events = [explorer.event_at(index) for index in (violation.cause, violation.detected_at)]
+    guards = {guard for event in events if event is not None for guard in event.guards}
+    known = truth = 0
+    for key, answer in sorted(guards):
+        # A predicate with both answers is evaluated twice.
+        answers = explorer.extend_condition(known, truth, key, answer) if (key, not answer) not in guards else None
+        known, truth = answers or (known, truth)
+    return known, truth
+
+
+def _distances_to(ways: list[list[tuple[int, int, bool]]], goal: int) -> dict[int, int]:
+    """Return the number of edges to a node from each node that reaches the node."""
+    before: dict[int, list[int]] = {}
+    for index, edges in enumerate(ways):
+        for target, _, _ in edges:
+            before.setdefault(target, []).append(index)
+    found, work = {goal: 0}, deque([goal])
+    while work:
+        index = work.popleft()
+        for other in before.get(index, ()):
+            if other not in found:
+                found[other] = found[index] + 1
+                work.append(other)
+    return found
+
+
+def _is_path_feasible(explorer: GraphExplorer, points: list[Here], violation: Violation) -> bool:
+    """Return True if a violation occurs on a path with the full path condition."""
     explorer.nodes_revisited += len(points)
     saved_results = explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts
     explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts = (
@@ -362,7 +453,7 @@ def _is_path_feasible(explorer: GraphExplorer, here: Here, violation: Violation)
         set(),
         [0] * len(explorer.idle_counts),
     )
-    feasible = _replay_path(explorer, points[::-1])
+    feasible = _replay_path(explorer, points)
     found = (violation.label, violation.cause) in explorer.violations
     explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts = saved_results
     return feasible and found

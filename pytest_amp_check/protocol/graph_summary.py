@@ -23,6 +23,21 @@ class GraphSummary(Checker):
     def event_at(self, index: int) -> Event | None:
         return self.graph.nodes[index].event
 
+    def may_step_uncleared(self, index: int, i: int) -> bool:
+        key = self.optimizer_keys[i]
+        seen, work = {index}, [index]
+        while work:
+            for target, _, _ in self.graph.nodes[work.pop()].edges:
+                if target in seen:
+                    continue
+                seen.add(target)
+                event = self.graph.nodes[target].event
+                if isinstance(event, (e.ScalerStep, e.Step)) and event.object == key:
+                    return True
+                if not (isinstance(event, e.ZeroGrad) and key in self.owner_keys(event)):
+                    work.append(target)
+        return False
+
     def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
         for node in self.graph.nodes:
             if isinstance(node.event, e.Unscale) and node.event.object == self.optimizer_keys[i]:

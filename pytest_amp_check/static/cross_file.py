@@ -38,15 +38,22 @@ def _calls_in_loop(text: str, name: str) -> bool:
     """Return True if a loop of a text calls a function or a method with this name."""
     if re.search(rf"(?<!def )\b{re.escape(name)}\(", text) is None:
         return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = _parse_or_none(text)
+    if tree is None:
         return False
     loops = [node for node in walk(tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
     calls = [node.func for loop in loops for top in loop.body for node in walk(top) if isinstance(node, ast.Call)]
     return any(tail_name(function) == name for function in calls)
+
+
+def _parse_or_none(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text, or None if Python's parser rejects the text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _drop_exempt_findings(
@@ -96,14 +103,18 @@ def _has_call(text: str, name: str, method: str) -> bool:
 
 
 def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:
-    """Return True if all calls in a text concern an object that a class of the text constructs.
+    """Return True if all calls in a text concern an object that a class or a function of the text constructs.
 
-    No class of ``home`` may share the object. Classes of two files share an object if one class derives from the other,
-    so one file names a class of the other.
+    A function keeps its object if it passes the object to nobody. No class of ``home`` may share the object of a class.
+    Classes of two files share an object if one class derives from the other, so one file names a class of the other.
     """
     called = re.escape(name)
-    if re.search(rf"(?<!\bself\.)\b{called}\.{method}\s*\(", text):
+    is_called_on_self = re.search(rf"\bself\.{called}\.{method}\s*\(", text) is not None
+    is_called_otherwise = re.search(rf"(?<!\bself\.)\b{called}\.{method}\s*\(", text) is not None
+    if is_called_otherwise and not _is_kept_by_functions(text, name, method):
         return False
+    if not is_called_on_self:
+        return is_called_otherwise
     if not re.search(rf"\bself\.{called}\s{{0,8}}=\s{{0,8}}(?:\w{{1,80}}\.){{0,8}}_?[A-Z]\w{{0,80}}\(", text):
         return False
     classes = r"^class\s+(\w+)"
@@ -112,6 +123,38 @@ def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:
         for naming, named in ((text, home), (home, text))
         for cls in re.findall(classes, naming, re.MULTILINE)
     )
+
+
+def _is_kept_by_functions(text: str, name: str, method: str) -> bool:
+    """Return True if each call on a bare name is in a function that constructs the object and only uses its methods."""
+    tree = _parse_or_none(text)
+    if tree is None:
+        return False
+    kept: set[ast.AST] = set()
+    for function in walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            nodes = walk(function)
+            uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
+            receivers = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+            made = {
+                target
+                for node in nodes
+                if isinstance(node, ast.Assign) and _is_construction(node.value)
+                for target in node.targets
+            }
+            if any(use in made for use in uses) and all(use in made or use in receivers for use in uses):
+                kept.update(uses)
+    calls = [node.func for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    called = [func.value for func in calls if func.attr == method and tail_name(func.value) == name]
+    return all(value in kept or _is_own_attribute(value) for value in called)
+
+
+def _is_construction(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and tail_name(value.func).lstrip("_")[:1].isupper()
+
+
+def _is_own_attribute(value: ast.expr) -> bool:
+    return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "self"
 
 
 def _is_complete_training(text: str, name: str, method: str) -> bool:

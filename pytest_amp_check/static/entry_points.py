@@ -60,7 +60,7 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
-from .project.syntax import walk
+from .project.syntax import tail_name, walk
 from .zero_grad_search import may_be_cleared_around
 
 #: Maximum number of statements analyzed in one file. The remaining functions are skipped, and a finding reports the
@@ -205,6 +205,8 @@ def analyze_as_low(
                 continue
             if functions is not None and function not in functions:
                 continue
+            if _gets_only_float32(module, function):
+                continue
             if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
                 break
             if precision.may_get_low_tensors(interp, function):
@@ -212,6 +214,20 @@ def analyze_as_low(
                 _close_graph(interp, (module.path, function.node.lineno), {})
     finally:
         interp.release_references()
+
+
+def _gets_only_float32(module: Module, function: Function) -> bool:
+    """Return True for a private function whose callers all convert the first argument: ``self._normalize(x.float())``.
+
+    No call was reached, because a constant excludes them all here.
+    """
+    if not function.name.startswith("_") or function.name.endswith("__"):
+        return False
+    calls = [node for node in walk(module.tree) if isinstance(node, ast.Call) and tail_name(node.func) == function.name]
+    return bool(calls) and all(
+        bool(call.args) and isinstance(call.args[0], ast.Call) and tail_name(call.args[0].func) == "float"
+        for call in calls
+    )
 
 
 def _is_helper(function: Function) -> bool:

@@ -182,8 +182,13 @@ def analyze(
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
         findings = check(program)
         joined = [graph.entry_point for graph in program.graphs if graph.was_widened]
+        # A function without parameters is the same program as the script that calls it, and as large.
+        same = {(path, each.node.lineno) for each in module.functions.values() if not each.parameters()}
         inside = {
-            function for entry in joined for function in reached[entry] if function[0] == path and function != entry
+            function
+            for entry in joined
+            for function in reached[entry] - (same if entry == (path, 0) else set())
+            if function[0] == path and function != entry
         }
         if inside:
             # The joined states of the caller may hide a violation in a function, also in one analyzed before.

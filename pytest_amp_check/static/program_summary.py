@@ -55,7 +55,8 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
         *(event.dtypes for event in events[e.Scale] if event.subject is not None)
     )
     steps = _scalers_by_optimizer(program, events)
-    of_live = {tracked_object.key for tracked_object in live}
+    # ShardedGradScaler unscales float16 gradients.
+    of_live = {tracked_object.key for tracked_object in live if not tracked_object.attributes.sharded}
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
     by_trainer = {
         t.key: t.attributes.trainer_float16 for t in program.objects if t.attributes.trainer_float16 is not None

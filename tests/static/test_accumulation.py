@@ -3372,3 +3372,34 @@ def test_a_wrapped_scaler_is_told_by_the_words_for_its_loss() -> None:
 def test_names_of_cases_are_unique() -> None:
     names = [name for name, _ in CASES]
     assert sorted(set(names)) == sorted(names)
+
+
+#: A loop that only measures memory, before a training of its own.
+MEASURED = """\
+import torch
+
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def backward(self, images):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = self.net(images).mean()
+        self.scaler.scale(loss).backward()
+
+    def train(self, batch):
+        for images in batch:
+            self.opt.zero_grad()
+            self.backward(images)
+        {clear}
+        self.backward(batch[0])
+        self.scaler.step(self.opt)
+        self.scaler.update()
+"""
+
+
+@pytest.mark.parametrize(("clear", "codes"), [("self.opt.zero_grad()", []), ("print(batch)", ["AMP304"])])
+def test_gradients_that_no_step_uses_are_discarded_on_purpose(clear: str, codes: list[str]) -> None:
+    assert [finding.code for finding in check_source(MEASURED.replace("{clear}", clear))] == codes

@@ -257,3 +257,30 @@ def test_a_model_loaded_in_the_dtype_of_its_checkpoint_for_inference() -> None:
         found('model = AutoModel.from_pretrained("base", torch_dtype="auto")\nmodel(x)\nprint("Trainer parameters")\n')
         == []
     )
+
+
+SHARDED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+def train(net, batches):
+    net.to(torch.float16)
+    net = FSDP(net)
+    opt = torch.optim.AdamW(net.parameters())
+    scaler = {scaler}("cuda")
+    for images in batches:
+        opt.zero_grad()
+        loss = net(images).float().mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+
+train(torch.nn.Linear(8, 8), batches)
+"""
+
+
+@pytest.mark.parametrize(("scaler", "refuses"), [("ShardedGradScaler", False), ("torch.amp.GradScaler", True)])
+def test_only_a_plain_scaler_refuses_float16_gradients(scaler: str, refuses: bool) -> None:
+    found = [finding for finding in check_source(SHARDED.format(scaler=scaler)) if finding.code == "AMP501"]
+    assert [("refuses" in finding.message) for finding in found] == [refuses]

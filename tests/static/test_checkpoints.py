@@ -206,3 +206,33 @@ def train(model, loader, path, criterion):
     torch.save({{"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}}, path)
 """
     assert [(finding.line, finding.code) for finding in check_source(source)] == found
+
+
+#: A loader asks for the states only as the places to load into. What a writer passes is a checkpoint.
+SCAFFOLD = """\
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+def train(net, batches, path):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for images in batches:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(images).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    weights, state = get_state_dict(net, opt)
+    {use}
+"""
+LOADING = """dcp.load({"net": weights, "opt": state}, checkpoint_id=path)
+    set_state_dict(net, opt, model_state_dict=weights, optim_state_dict=state)"""
+
+
+@pytest.mark.parametrize(
+    ("use", "codes"), [(LOADING, []), ('dcp.save({"net": weights, "opt": state}, checkpoint_id=path)', ["AMP401"])]
+)
+def test_states_to_load_into_are_no_checkpoint(use: str, codes: list[str]) -> None:
+    assert [finding.code for finding in check_source(SCAFFOLD.replace("{use}", use))] == codes

@@ -278,3 +278,32 @@ def test_a_constant_of_another_file_is_known(
     )
     findings = check_paths([str(tmp_path)], Settings(assumed_dtype="float16")).findings
     assert [(f.code, f.line - HEAD.count("\n"), f.severity) for f in findings] == expected
+
+
+#: A norm in which another branch, which the installed torch excludes, calls a method.
+EXCLUDED_CALL = """\
+import torch
+
+try:
+    from torch.nn.functional import rms_norm
+except ImportError:
+    FAST = False
+else:
+    FAST = True
+
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        if FAST:
+            return rms_norm(x, self.shape, self.weight)
+        return self._normalize({given})
+
+    def _normalize(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+"""
+
+
+@pytest.mark.parametrize(("given", "expected"), [("x.float()", []), ("x", [("AMP507", 17)])])
+def test_a_private_method_whose_callers_convert_its_argument_gets_no_low_precision(
+    given: str, expected: list[tuple[str, int]]
+) -> None:
+    assert [(code, line) for code, line, _ in said(EXCLUDED_CALL.replace("{given}", given), "float16")] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,107 @@ HIDDEN = {
                 amp_scaler.scale(loss).backward()
                 amp_scaler.step(opt)
                 amp_scaler.update()
+        """,
+    "a test that updates a scaler of its own": """
+        === plugin.py
+        class Plugin:
+            def __init__(self, scaler):
+                self.scaler = scaler
+
+            def optimizer_step(self, opt, closure):
+                closure()
+                self.scaler.unscale_(opt)
+                self.scaler.step(opt)  # AMP206
+
+        === test_scales.py
+        from scales import GradScaler
+
+        def test_scales():
+            scaler = GradScaler()
+            state = scaler.state_dict()
+            scaler.load_state_dict(state)
+            scaler.update()
+        """,
+    "a model of another program": """
+        === scripts/learn.py
+        import torch
+        from zoo import make
+
+        def learn(name, batches, criterion):
+            net = make(name)
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images, labels in batches:
+                opt.zero_grad()
+                scores = net(images)  # AMP110
+                loss = criterion(scores, labels)
+                scaler.scale(loss).backward()
+                scaler.step(opt)
+                scaler.update()
+
+        === library/layers.py
+        import torch
+
+        class Norm(torch.nn.Module):
+            def forward(self, images):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return images / images.norm()
+        """,
+    "a layer that asks for autocast": """
+        === learn.py
+        import torch
+        from layers import make
+
+        def learn(name, batches, criterion):
+            net = make(name)
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images, labels in batches:
+                opt.zero_grad()
+                scores = net(images)  # AMP110
+                loss = criterion(scores, labels)
+                scaler.scale(loss).backward()
+                scaler.step(opt)
+                scaler.update()
+
+        === layers.py
+        import torch
+        from states import cast_if_autocast_enabled
+
+        class Norm(torch.nn.Module):
+            def forward(self, images):
+                images = cast_if_autocast_enabled(images)
+                return images / images.norm()
+
+        def make(name):
+            return torch.load(name)
+        """,
+    "a file with an error of syntax": """
+        === learn.py
+        import torch
+        from zoo import make
+
+        def learn(name, batches, criterion):
+            net = make(name)
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images, labels in batches:
+                opt.zero_grad()
+                scores = net(images)  # AMP110
+                loss = criterion(scores, labels)
+                scaler.scale(loss).backward()
+                scaler.step(opt)
+                scaler.update()
+
+        === main.py
+        import torch
+        from learn import learn
+
+        def main(batches, criterion):
+            if len(batches) =< 1:  # AMP903
+                return
+            with torch.autocast("cuda", dtype=torch.float16):
+                learn("net", batches, criterion)
         """,
     "a checkpoint that is cast for release": """
         === learn.py
@@ -264,6 +366,114 @@ SUPPLIED = {
 
         def main(net, batches):
             Own(net).fit(batches)
+        """,
+    "an importer knows the model that enters autocast": """
+        === scripts/learn.py
+        import torch
+
+        def learn(net, batches, criterion):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images, labels in batches:
+                opt.zero_grad()
+                scores = net(images)
+                loss = criterion(scores, labels)
+                scaler.scale(loss).backward()
+                scaler.step(opt)
+                scaler.update()
+
+        === main.py
+        from library.layers import Norm
+        from scripts.learn import learn
+
+        def main(name, batches, criterion):
+            learn({"norm": Norm}[name](), batches, criterion)
+
+        === library/layers.py
+        import torch
+
+        class Norm(torch.nn.Module):
+            def forward(self, images):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return images / images.norm()
+        """,
+    "another file sums the gradients over the ranks": """
+        === lib/__init__.py
+
+        === lib/ranks.py
+        def all_reduce_tensors(tensors, count):
+            for tensor in tensors:
+                reduce(tensor, count)
+
+        === learn.py
+        import lib.ranks
+        import torch
+
+        def learn(net, batches, count):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images in batches:
+                opt.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(images).mean()
+                scaler.scale(loss).backward()
+                grads = [p.grad.data for p in net.parameters() if p.grad is not None]
+                lib.ranks.all_reduce_tensors(grads, count)
+                scaler.step(opt)
+                scaler.update()
+        """,
+    "another file compares the version of torch": """
+        === lib/__init__.py
+
+        === lib/imports.py
+        import operator
+
+        from utilities import compare_version
+
+        _TORCH_NEW = compare_version("torch", operator.ge, "2.4.0")
+
+        === lib/precision.py
+        import torch
+        from lib.imports import _TORCH_NEW
+
+        class Precision:
+            def __init__(self, device):
+                self.scaler = torch.amp.GradScaler(device) if _TORCH_NEW else torch.cuda.amp.GradScaler()
+        """,
+    "an override asks for more than its base class passes": """
+        === base.py
+        from collections import defaultdict
+
+        from torch.amp import GradScaler
+
+        class Base:
+            def fit(self, batches, opt, criterion, scaler: GradScaler, scheduler):
+                results = defaultdict(list)
+                for epoch in range(9):
+                    self.train(epoch, batches, opt, criterion, scaler, scheduler)
+                    if self.plateau:
+                        scheduler.step(results[self.metric][-1])
+                    else:
+                        scheduler.step()
+
+            def train(self, epoch, batches, opt, criterion, scaler: GradScaler, scheduler):
+                raise NotImplementedError
+
+        === more.py
+        import torch
+        from base import Base
+
+        class More(Base):
+            def train(self, epoch, options, batches, opt, criterion, scaler, scheduler):
+                for images, labels in batches:
+                    with torch.autocast("cuda", dtype=torch.float16):
+                        loss = self.net(images).mean()
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(opt)
+                    torch.nn.utils.clip_grad_norm_([images], 1.0)
+                    scaler.step(opt)
+                    scaler.update()
+                    opt.zero_grad()
         """,
     "the caller clears the gradients": """
         === half.py
@@ -925,3 +1135,48 @@ class Agent:
 def test_a_function_that_switches_a_mode_clears_no_gradients(name: str, trains: bool, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(SWITCHED.format(name=name), encoding="utf-8")
     assert {code for _, _, code in found(tmp_path)} == (set() if trains else {"AMP215"})
+
+
+#: A function that takes one step, and a caller with too many states, in another file.
+LENT_STEP = {
+    "half.py": """\
+        import torch
+
+        def half_step(net, opt, amp_scaler, images):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            amp_scaler.scale(loss).backward()  # AMP215
+            amp_scaler.step(opt)
+            amp_scaler.update()
+        """,
+    "main.py": """\
+        import torch
+        from half import half_step
+
+        def fit(net, args, batches):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images in batches:
+        {stages}
+                half_step(net, opt, scaler, images)
+                {clear}
+        """,
+}
+
+
+@pytest.mark.parametrize("clear", ["print(args)", "opt.zero_grad()"])
+def test_a_caller_whose_states_are_joined_withdraws_a_finding_only_by_the_missing_call(
+    clear: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    stages = "\n".join(
+        f"        if args.stage{each}:\n"
+        f"            other = torch.optim.Adam(net.parameters(), lr={each})\n"
+        "            other.step()"
+        for each in range(40)
+    )
+    for name, text in LENT_STEP.items():
+        (tmp_path / name).write_text(
+            textwrap.dedent(text).replace("{stages}", stages).replace("{clear}", clear), encoding="utf-8"
+        )
+    assert found(tmp_path) == (marks(tmp_path) if clear == "print(args)" else set())

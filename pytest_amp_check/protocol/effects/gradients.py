@@ -171,9 +171,11 @@ def _discards_iterations(checker: Checker, ctx: EventContext, event: e.ZeroGrad,
     opt = ctx.optimizer_states[i]
     if opt.loop_kind != e.LOOSE or opt.grads not in a.PENDING - a.PERHAPS or not event.loops:
         return False
-    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
-    is_stepped = checker.optimizer_keys[i] in checker.stepped_optimizers
-    return is_stepped and event.loops[-1] in (backward.loops or ())
+    index = checker.find_last_index(ctx.point, (e.Backward,), i)
+    backward = checker.event_at(index)
+    if backward is None or event.loops[-1] not in (backward.loops or ()):
+        return False
+    return checker.optimizer_keys[i] in checker.stepped_optimizers and checker.may_step_uncleared(index, i)
 
 
 def _is_at_end_of_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:

@@ -86,12 +86,12 @@ def inline_call(
         # The analysis of the body covers this call.
         interp.visited_calls.mark_handled(site)
     frame = Frame(function, func.frame, site)
+    frame.receiver = func.receiver
     _bind_arguments(interp, frame, function, args, keywords, node)
     frame.unwind_base = len(interp.state.unwind_actions)
     frame.path_base = len(interp.state.path_condition)
     frame.on_yield = on_yield
     frame.cls = function.cls
-    frame.receiver = func.receiver
     value = execute_function(interp, frame, function, func.wrappers, node)
     if divides_gradients(function.name) and _multiplies_gradients(function):
         # The function may group the gradients, so that the analysis no longer knows what is multiplied.
@@ -390,10 +390,19 @@ def _enter_recursion(interp: Interpreter, func: FunctionValue, node: ast.AST) ->
 def _bind_arguments(
     interp: Interpreter, frame: Frame, function: Function, args: Args, keywords: Keywords, node: ast.AST
 ) -> None:
-    """Bind arguments to parameters. A missing argument gets its default."""
+    """Bind arguments to parameters. A missing argument gets its default.
+
+    A call without a required argument raises: an override asks for more than the caller of its base class passes. Other
+    code calls the function, and the given values tell nothing about the parameters.
+    """
     spec = function.node.args
     names = function.parameters()
     rest = dict(keywords)
+    is_method = frame.receiver is not None and bool(args) and args[0] is frame.receiver
+    if is_method and isinstance(node, ast.Call) and not ("**" in rest or has_stars(node)):
+        required = names[len(args) : len(names) - len(spec.defaults)]
+        if any(parameter.arg not in rest for parameter in required):
+            args, rest = args[:1], {}
     frame.vars.update(zip([parameter.arg for parameter in names], args, strict=False))
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg in rest and parameter.arg not in frame.vars:

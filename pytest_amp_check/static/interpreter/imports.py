@@ -146,6 +146,19 @@ def constant_at(interp: Interpreter, path: str, name: str) -> Value | None:
     return Const(number) if number is not None and number_marks(number) else None
 
 
+def is_version_flag(interp: Interpreter, name: str) -> bool:
+    """Return True if a name is a constant of another file of the project that compares the version of a library."""
+    module = interp.state.frame.module
+    origin = module.imports.get(name)
+    if origin is None or not is_constant_name(origin.name) or not isinstance(look_up(interp, name), ExternalName):
+        return False
+    path = interp.project.find_import(origin.module, module.path, origin.level)
+    if path is None or not path.endswith(".py"):
+        return False
+    interp.project.dependencies.add(path)
+    return interp.project.helper_exports.asks_version_at(path, origin.name)
+
+
 def _load_from_module(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:
     """Return the value that an import refers to, or None if it is outside the project or not relevant."""
     path = interp.project.find_import(origin.module, importer.path, origin.level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -156,7 +157,8 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     about = effects_of_name(name)
     if not harmless:
         escape(interp, given, node, about)
-    if (not harmless or name.startswith(WRITERS)) and not is_assert_name(name):
+    writes = name.startswith(WRITERS) and "save" in name.rpartition(".")[2]
+    if (not harmless or writes) and not is_assert_name(name):
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
@@ -217,8 +219,10 @@ def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[V
             if effect is not None:
                 edit_grad(interp, grad, effect, args[1:], node)
                 return NONE
-            # A tensor of the size of a gradient (`zeros_like`, `sign`) does not depend on the scale.
-            if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):
+            # Neither the sum over ranks nor a tensor of the size of a gradient (`zeros_like`, `sign`) depends on the
+            # scale.
+            sums = name.startswith("torch.distributed.") or _ALL_REDUCE.search(name.rpartition(".")[2]) is not None
+            if not sums and not name.endswith((".sign", "_like")):
                 return read_grad(interp, grad, node, name)
     return None
 
@@ -391,6 +395,10 @@ def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
     if space != "torch" or factory not in FACTORIES or "dtype" in keywords or "**" in keywords:
         return False
     return not any(map(dotted_name_of, args))
+
+
+#: Names of functions that sum tensors over the ranks, in other libraries and files.
+_ALL_REDUCE = re.compile("all_?reduce", re.IGNORECASE)
 
 
 def _averages_over_ranks(name: str) -> bool:

@@ -126,6 +126,10 @@ class Exports:
         found = _NUMBER.fullmatch(statements[0].strip()) if len(statements) == 1 else None
         return float(found[1]) if found is not None else None
 
+    def asks_version_at(self, path: str, name: str) -> bool:
+        """Return True if a module-level statement for a name asks for a version."""
+        return any(b"version" in statement.lower() for statement in self._names_of(path).statements_of(name.encode()))
+
     def _names_of(self, path: str) -> _FileNames:
         known = self._names_by_file.get(path)
         if known is None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 from ..sources import code_blocks, source_files
+from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .project import Project, package_top
@@ -25,8 +26,8 @@ CASTING_WORDS = (b"autocast", *MANUAL_LOW_WORDS)
 def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> Iterator[AutocastEntries]:
     """Yield the autocast entries for a file: of the file with this syntax tree, of imports and of importers.
 
-    A model may be of any class of the project. Each result contains the earlier results. A caller with enough knowledge
-    stops, because parsing another file takes longer than all other work.
+    A model may be of any class that the program may import. Each result contains the earlier results. A caller with
+    enough knowledge stops, because parsing another file takes longer than all other work.
     """
     absolute = os.path.abspath(path)
     found = entering_in(tree)._replace(called_in_regions=frozenset())
@@ -38,6 +39,7 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         others = {os.path.abspath(other) for other in project.autocast_files} - {absolute}
         below = others & project.transitive_imports({absolute}) if others else set()
         above = {other for other in others if absolute in _imports_below(project, other)}
+        others = below | above | _find_partners(project, absolute, others - below - above)
     # Related files first: they are more likely to have an entry.
     near = sorted(below | above)
     for other in (*near, *sorted(others.difference(near))):
@@ -53,15 +55,49 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         yield found
 
 
+def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:
+    """Return the files that another import may connect with a file: imports of importers, or files that code names.
+
+    A registry or a configuration finds the files of the same package, and the files in the folder of a script or below.
+    """
+    folder = os.path.dirname(start)
+    above = package_top(folder)
+    top = os.path.join(above, os.path.relpath(folder, above).partition(os.sep)[0]) if above != folder else folder
+    found = {other for other in others if other.startswith(top + os.sep)}
+    left = others - found
+    for user in _iterate_users(project, start) if left else ():
+        found |= left & _imports_below(project, user)
+    return found
+
+
 def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
-    """Return the autocast entries of a file; a file that does not parse may enter autocast everywhere."""
+    """Return the autocast entries of a file; a file that cannot be read may enter autocast everywhere."""
     known = project.entries_by_path.get(path)
     if known is None:
         tree = _parse_file(path, project.largest)
-        known = project.entries_by_path[path] = (
-            AutocastEntries(is_everywhere=True) if tree is None else entering_in(tree)
-        )
+        if tree is not None:
+            known = entering_in(tree)
+        else:
+            known = AutocastEntries(is_everywhere=not _is_rejected(path, project.largest))
+        project.entries_by_path[path] = known
     return known
+
+
+def _is_rejected(path: str, largest: int) -> bool:
+    """Return True if every Python rejects the syntax of a file, so that nothing runs the file."""
+    try:
+        text = code_blocks.code_bytes(path, code_blocks.load_source(path, largest)).decode("utf-8", "replace")
+    except source_files.Unreadable:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        return not explain_rejection(text, error).python_version
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _imports_on_disk(project: Project, start: str) -> set[str]:
@@ -114,9 +150,8 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     project.depends_on_all = project.depends_on_all or project.is_complete()
     if not others or not project.files or not project.is_complete():
         return any(_may_use_float16(project, other) for other in sorted(others))
-    above, users, work = {start}, 0, [start]
-    while work:
-        current = work.pop()
+    users = 0
+    for current in _iterate_users(project, start):
         # A package that only re-exports a file does not use it, unlike files that import the package for another
         # reason.
         if current == start or not _only_reexports(current):
@@ -124,14 +159,22 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
             reached = [other for other in others & _imports_below(project, current) if _is_in_reach(other, start)]
             if any(_may_use_float16(project, other) for other in sorted(reached)):
                 return True
-        for other in project.importers.importers_of(_import_stem(current), project.members):
-            if other not in above and current in project.direct_imports(other):
-                above.add(other)
-                work.append(other)
     if _is_registered(tree) and is_package_near_float16(project, path):
         return True
     beside = {other for other in others if os.path.dirname(other) == os.path.dirname(start)}
     return users == 1 and any(_may_use_float16(project, other) for other in sorted(beside))
+
+
+def _iterate_users(project: Project, start: str) -> Iterator[str]:
+    """Yield a file, its importers, and the importers of these."""
+    above, work = {start}, [start]
+    while work:
+        current = work.pop()
+        yield current
+        for other in project.importers.importers_of(_import_stem(current), project.members):
+            if other not in above and current in project.direct_imports(other):
+                above.add(other)
+                work.append(other)
 
 
 def _is_registered(tree: ast.Module) -> bool:

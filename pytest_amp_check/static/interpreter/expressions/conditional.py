@@ -9,7 +9,7 @@ from ...project.syntax import walk
 from ..conditions import Formula, conjunction, disjunction, literals, negate
 from ..counters import compute_constant, equality_formula, order_formula, truth_formula
 from ..formulas import is_none, truth_of
-from ..imports import look_up
+from ..imports import is_version_flag, look_up
 from ..interpreter import Interpreter
 from ..joins import join_values, residual_condition, run_branches
 from ..source_text import last_name, short_text
@@ -145,10 +145,12 @@ def asks_version(interp: Interpreter, test: ast.expr, formula: Formula) -> bool:
     """Return True if a condition asks about the installed torch, or has a variable or attribute with such a test."""
     if _is_version_test(interp, test):
         return True
-    return _has_version_predicate(interp, formula) and any(
+    if _has_version_predicate(interp, formula) and any(
         isinstance(value, ConditionValue) and _has_version_predicate(interp, value.formula)
         for value in _flags_in(interp, test)
-    )
+    ):
+        return True
+    return isinstance(test, ast.Name) and is_version_flag(interp, test.id)
 
 
 def _has_version_predicate(interp: Interpreter, formula: Formula) -> bool:
