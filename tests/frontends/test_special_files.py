@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from samples import sample
+from warm import run_command
 
 from pytest_amp_check.protocol import bounded_json
 from pytest_amp_check.protocol.regular_files import FileTooLarge, NotRegularFile, read_regular
@@ -21,8 +21,6 @@ from pytest_amp_check.protocol.rules import RULES
 BAD = RULES["AMP201"].bad_example
 #: Bytes of address space for the command. Without a limit, /dev/zero uses them up in a second.
 MEMORY = 1_500_000_000
-#: Seconds after which a command counts as hanging: many times the slowest command here.
-HANGS = 120
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes and devices of Linux")
 
 
@@ -38,12 +36,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def amp_check(*argv: str) -> tuple[int, str, list[str]]:
     """Run a check. Return the exit code, standard output, and the lines on standard error."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
-    command = [sys.executable, "-m", "pytest_amp_check", "check", "--no-cache", "--output-format", "concise", *argv]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, preexec_fn=limit)
+    done = run_command("check", "--no-cache", "--output-format", "concise", *argv, memory=MEMORY)
     assert "internal error" not in done.stderr and "memory ran out" not in done.stderr
     return done.returncode, done.stdout, done.stderr.splitlines()
 
@@ -231,8 +224,7 @@ def test_a_null_byte_in_a_setting(setting: str) -> None:
 
 
 def cached(tmp_path: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest_amp_check", "check", "--cache-dir", str(tmp_path / "cache"), "."]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS)
+    done = run_command("check", "--cache-dir", str(tmp_path / "cache"), ".", memory=MEMORY)
     return done.returncode, done.stderr
 
 

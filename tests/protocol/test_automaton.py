@@ -129,6 +129,7 @@ FACTS: dict[str, list[tuple[int, bool, bool, str]]] = {
 }
 
 
+# All tests that call it are long: in this order they run in one worker of xdist, which searches once.
 @functools.cache
 def reached() -> tuple[set[OptimizerState], dict[str, tuple[OptimizerState, str]]]:
     """Return the states reachable from an optimizer's construction, and the first state and input of each label."""
@@ -223,12 +224,14 @@ def test_an_input_that_is_not_in_the_table_leaves_the_gradients_as_they_are() ->
             assert event not in flags or after.stage == a.ANY
 
 
+@pytest.mark.long
 def test_every_state_of_the_gradients_and_every_stage_can_be_reached() -> None:
     states, _ = reached()
     assert {state.grads for state in states} == set(a.GRADS)
     assert {state.stage for state in states} == set(a.STAGES)
 
 
+@pytest.mark.long
 def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
     _, labels = reached()
     assert set(labels) == OF_THE_AUTOMATON

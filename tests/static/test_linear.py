@@ -104,10 +104,8 @@ def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path, label: str
     assert [f.as_dict() for f in found] == [f.as_dict() for f in plain] != []
 
 
-def called(functions: int) -> int:
-    """Return the number of Python calls of the analysis of helpers of which each calls the one before it twice."""
-    first = "import torch\nscaler = torch.amp.GradScaler()\ndef f0(s, o):\n    s.step(o)\n    s.update()\n"
-    helpers = "".join(f"def f{n}(s, o):\n    f{n - 1}(s, o)\n    f{n - 1}(s, o)\n" for n in range(1, functions))
+def calls_of_check(text: str) -> int:
+    """Return the number of Python calls of a check."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
@@ -117,13 +115,26 @@ def called(functions: int) -> int:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        check_source(f"{first}{helpers}f{functions - 1}(scaler, optimizer)\n")
+        check_source(text)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
     return count
 
 
+def called(functions: int) -> int:
+    """Return the number of Python calls of the analysis of helpers of which each calls the one before it twice."""
+    first = "import torch\nscaler = torch.amp.GradScaler()\ndef f0(s, o):\n    s.step(o)\n    s.update()\n"
+    helpers = "".join(f"def f{n}(s, o):\n    f{n - 1}(s, o)\n    f{n - 1}(s, o)\n" for n in range(1, functions))
+    return calls_of_check(f"{first}{helpers}f{functions - 1}(scaler, optimizer)\n")
+
+
 def test_what_helpers_beyond_the_budget_step_is_searched_once() -> None:
     check_source("import torch\nscaler.step(optimizer)\n")
     assert called(60) <= 1.3 * called(30)
+
+
+def test_branches_are_searched_once_for_all_sums() -> None:
+    once = "if verbose is None:\n    shown = 1\ntotal = total + shown\n"
+    few, more, most = (calls_of_check(f"import torch\n{once * n}scaler.step(optimizer)\n") for n in (50, 100, 200))
+    assert most - more <= 2.2 * (more - few)

@@ -56,6 +56,12 @@ READER = (
 PYTEST = ("pytest",)
 #: Largest size of a message in bytes, and largest number of files sent with a message.
 MESSAGE, FILES = 1 << 20, 64
+#: ``python -m pytest_amp_check`` with a limit of the address space.
+LIMITED = """\
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))
+runpy.run_module("pytest_amp_check", run_name="__main__", alter_sys=True)
+"""
 #: Time limit of a process in seconds.
 TIMEOUT = 300
 STAY = b"stay"
@@ -83,12 +89,18 @@ def run_python(
 
 
 def run_command(
-    *arguments: str, stdin: bytes = b"", cwd: str | os.PathLike[str] = ".", env: Mapping[str, str] | None = None
+    *arguments: str,
+    stdin: bytes = b"",
+    cwd: str | os.PathLike[str] = ".",
+    env: Mapping[str, str] | None = None,
+    memory: int = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``amp-check ARGUMENTS`` with captured output. Return a result like subprocess.run()."""
-    return _text(
-        _forked(READER, ("-m", "pytest_amp_check", *arguments), stdin, cwd, os.environ if env is None else env)
-    )
+    """Run ``amp-check ARGUMENTS`` with captured output. Return a result like subprocess.run().
+
+    ``memory`` limits the bytes of address space of the process; 0 is no limit.
+    """
+    begin = ("-c", LIMITED.format(memory=memory)) if memory else ("-m", "pytest_amp_check")
+    return _text(_forked(READER, (*begin, *arguments), stdin, cwd, os.environ if env is None else env))
 
 
 @functools.cache
