@@ -221,7 +221,28 @@ def _call_sum(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     made = _combine_tensors(interp, args, keywords, node)
     if isinstance(made, TensorValue):
         made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
+        if made.is_only_share and _has_weight_per_term(node):
+            made.is_divided = made.is_only_share = False
     return made
+
+
+def _has_weight_per_term(node: ast.AST) -> bool:
+    """Return True for a call such as ``sum(losses[k] * weights[k] for k in losses)``.
+
+    Each term has a weight of its own, so the sum itself is not divided into shares.
+    """
+    given = first_argument(node)
+    if not isinstance(given, (ast.GeneratorExp, ast.ListComp)):
+        return False
+    of_term = names_in(*(generator.target for generator in given.generators))
+    factors, work = [], [given.elt]
+    while work:
+        part = work.pop()
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
+            work += [part.left, part.right]
+        else:
+            factors.append(part)
+    return len(factors) > 1 and all(not of_term.isdisjoint(names_in(factor)) for factor in factors)
 
 
 def _combine_tensors(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
