@@ -60,8 +60,6 @@ DIVIDED: dict[str, bool] = {
     "loss = sum(w * part for part, w in zip([loss, other], flag))": False,
     "loss = sum([one * flag[j] for j, one in enumerate([loss, other])])": False,
     "loss = sum(part * flag for part in [loss, other])": True,
-    "parts = criterion(model(x), y)\nloss = sum(parts[p] * flag[p] for p in parts)": False,
-    "parts = criterion(model(x), y)\nloss = sum(parts[p] * flag for p in parts)": True,
     "parts = {'a': loss, 'b': other}\nloss = sum(parts[p] * flag[p] for p in parts) / k": True,
     "loss = torch.stack([loss, other]).mean()": False,
     "loss = torch.stack([loss, other]).mean() / k": True,
@@ -144,3 +142,35 @@ DIVIDED: dict[str, bool] = {
 def test_a_loss_is_divided(body: str) -> None:
     found = [finding.code for finding in check_source(PROGRAM.format(indent(body, "        ")))]
     assert found == ([] if DIVIDED[body] else ["AMP301"])
+
+
+LOSSES_BY_NAME = """\
+import torch
+
+def train(model, criterion: torch.nn.Module, loader, optimizer, k, weight):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            losses = criterion(model(x), y)
+            loss = sum({} for name in losses)
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("term", "codes"),
+    [
+        ("losses[name] * criterion.weights[name]", ["AMP301"]),
+        ("criterion.weights[name] * losses[name]", ["AMP301"]),
+        # The weight may be 1 / k.
+        ("losses[name] * weight", []),
+        ("losses[name] * criterion.weights[name] * weight", []),
+        ("losses[name] * criterion.weights[name] / k", []),
+    ],
+)
+def test_a_weight_for_each_loss_divides_no_window(term: str, codes: list[str]) -> None:
+    assert [finding.code for finding in check_source(LOSSES_BY_NAME.format(term))] == codes
