@@ -397,6 +397,59 @@ SUPPLIED = {
                 with torch.autocast("cuda", dtype=torch.float16):
                     return images / images.norm()
         """,
+    "the caller scales the loss": """
+        === half.py
+        def finish(loss, opt, amp_scaler):
+            loss.backward()
+            amp_scaler.step(opt)
+            amp_scaler.update()
+            opt.zero_grad()
+
+        === main.py
+        import torch
+        from half import finish
+
+        def main(net, batches):
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for images in batches:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(images).mean()
+                finish(scaler.scale(loss), opt, scaler)
+        """,
+    "a wrapper of the caller steps with the scaler": """
+        === half.py
+        import torch
+
+        def half_step(net, opt, amp_scaler, images):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            amp_scaler.scale(loss).backward()
+            opt.step()
+            opt.zero_grad()
+
+        === main.py
+        import torch
+        from half import half_step
+
+        class Wrapped:
+            def __init__(self, inner, scaler):
+                self.inner = inner
+                self.scaler = scaler
+
+            def step(self):
+                self.scaler.step(self.inner)
+                self.scaler.update()
+
+            def zero_grad(self):
+                self.inner.zero_grad()
+
+        def main(net, batches):
+            scaler = torch.amp.GradScaler("cuda")
+            opt = Wrapped(torch.optim.SGD(net.parameters(), lr=0.1), scaler)
+            for images in batches:
+                half_step(net, opt, scaler, images)
+        """,
     "another file sums the gradients over the ranks": """
         === lib/__init__.py
 

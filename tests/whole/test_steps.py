@@ -36,6 +36,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ): [r"\bwith\b.{0,200}\bregion\(.{0,200}\bas\b"],
     ("static/interpreter/disabled_flags.py", "by_name"): [r"\bsetattr\(\s{0,8}cfg\b|\bcfg\.__dict__"],
     ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/cross_file.py", r"f'\\bself\\.{called}\\.{method}\\s*\\('"): [r"\bself\.scaler\.update\s*\("],
     ("static/cross_file.py", r"f'(?<!\\bself\\.)\\b{called}\\.{method}\\s*\\('"): [
         r"(?<!\bself\.)\bscaler\.update\s*\("
     ],
