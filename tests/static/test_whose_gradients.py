@@ -175,7 +175,7 @@ for x, y in loader:
 """
 
 
-#: Parameters of the optimizer, number of the line that makes it, trained module, and True if the optimizer may update it.
+#: Parameters of the optimizer, line that makes it, trained module, and True if the optimizer may update the module.
 UPDATES = [
     ("params", 0, "model", True),
     ("params", 1, "model", True),
