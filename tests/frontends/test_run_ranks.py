@@ -60,10 +60,11 @@ def test_all_is_well_where_all_skip() -> None:
     assert (done.returncode, done.stdout) == (0, "No mistakes found in 8 training steps on 2 ranks.\n")
 
 
-def test_a_rank_that_dies_is_named() -> None:
-    done = launched(2, "dies")
+def test_ranks_that_die_are_named() -> None:
+    done = launched(3, "dies")
     assert done.returncode != 0
-    assert "amp-check: error: rank 1 ended without a word of what it had recorded\n" in done.stderr
+    said = "ended without a word of what it had recorded"
+    assert f"amp-check: error: rank 1 {said}; rank 2 {said}\n" in done.stderr
 
 
 def test_ranks_that_fail_after_one_died_have_told() -> None:

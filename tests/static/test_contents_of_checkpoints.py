@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.engine import check_paths, check_source
 
 HEAD = """\
 import dataclasses
@@ -174,6 +175,43 @@ def test_a_checkpoint_under_a_condition(test: str, forgets: bool) -> None:
     """On paths without a scaler, no scaler is forgotten."""
     source = f"{HEAD}if {test}:\n    torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)\n"
     assert [each.label for each in check_source(source)] == [FORGOTTEN] * forgets
+
+
+#: Code of the file that binds a name or not, and True if the file binds ``amp_scaler``.
+BINDINGS = [
+    ("", False),
+    ("def other():\n    print(amp_scaler)", False),
+    ("def other():\n    import amp_scaler", True),
+    ("def other():\n    import amp_scaler.parts", True),
+    ("def other():\n    import parts.amp_scaler", False),
+    ("def other():\n    import amp_scaler.parts as parts", False),
+    ("def other():\n    import parts as amp_scaler", True),
+    ("def other():\n    from parts import amp_scaler", True),
+    ("def other(amp_scaler):\n    pass", True),
+    ("def other(*, amp_scaler=None):\n    pass", True),
+    ("def other():\n    global amp_scaler\n    amp_scaler = make()", True),
+    ("def other():\n    for amp_scaler in made:\n        pass", True),
+    ("def other():\n    with make() as amp_scaler:\n        pass", True),
+    ("def other():\n    def amp_scaler():\n        pass", True),
+    ("def other():\n    class amp_scaler:\n        pass", True),
+    ("def other():\n    try:\n        make()\n    except ValueError as amp_scaler:\n        pass", True),
+    ("from parts import *", True),
+]
+
+
+@pytest.mark.parametrize(("binding", "is_bound"), BINDINGS)
+def test_a_scaler_that_the_file_binds_nowhere_is_not_saved(binding: str, is_bound: bool) -> None:
+    """The use of an unbound name raises a NameError. A name bound in another function may be defined at run time."""
+    saved = "torch.save({'opt': opt.state_dict(), 'rest': amp_scaler.state_dict()}, 'last.pt')"
+    found = check_source(f"{binding}\n{HEAD}{saved}\n", "train.py")
+    assert [each.label for each in found] == [FORGOTTEN] * (not is_bound)
+
+
+def test_a_block_of_a_document_may_use_names_of_other_text(tmp_path: Path) -> None:
+    for rest, labels in (("{}", [FORGOTTEN]), ("amp_scaler.state_dict()", [])):
+        saved = f"torch.save({{'opt': opt.state_dict(), 'rest': {rest}}}, 'last.pt')\n"
+        (tmp_path / "guide.md").write_text(f"# Train\n\n```python\n{HEAD}{saved}```\n")
+        assert [each.label for each in check_paths([str(tmp_path)]).findings] == labels
 
 
 WRAPPED = """\

@@ -79,6 +79,34 @@ class Trainer:
         scaler.step(optimizer)  # AMP602
         scaler.update()
 """,
+    "another method of the class that makes the plain scaler shards the model": """\
+class Trainer:
+    def __init__(self, net):
+        self.scaler = torch.amp.GradScaler("cuda")  # AMP602
+        self.model = self.wrap(net)
+
+    def wrap(self, net):
+        return FSDP(net)
+
+    def step(self, loss, optimizer):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+""",
+    "no method of the class that makes the plain scaler shards the model": """\
+class Trainer:
+    def __init__(self, net):
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.model = self.wrap(net)
+
+    def wrap(self, net):
+        return DDP(net)
+
+    def step(self, loss, optimizer):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+""",
     "the model is wrapped on request, and nothing else changes": """\
 model = Net()
 if args.fsdp:

@@ -61,6 +61,24 @@ def test_a_fill(statement: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "loss",
+    [
+        'F.cross_entropy({}, y, reduction="none")',
+        'F.mse_loss({}, y, reduction="none")',
+        'nn.CrossEntropyLoss(reduction="none")({})',
+        'nn.MSELoss(reduction="none")({})',
+    ],
+)
+@pytest.mark.parametrize(
+    "given", ["out", "out.half()", "model(x)", "model(x).half()", "out @ out", "torch.mm(out, out)"]
+)
+def test_a_fill_of_a_loss_that_autocast_computes_in_float32(loss: str, given: str) -> None:
+    losses = f"losses = {loss.format(given)}"
+    for fill in ("losses = losses.masked_fill(mask, -1e9)", "losses[mask] = -1e9", "losses.fill_(1e9)"):
+        assert labels(f"{losses}\n        {fill}") == []
+
+
+@pytest.mark.parametrize(
     "statement",
     ["out = torch.clamp(out, -{0}, {0})", "out = out.clamp(min=-{})", "out = out.clamp(max={})", "out.clamp_(-1, {})"],
 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_amp_check.static.sources.git import kill_after
+from pytest_amp_check.static.sources.newer_syntax import Rejection, explain_rejection
 from pytest_amp_check.static.sources.source_files import (
     InputError,
     Unreadable,
@@ -137,6 +141,12 @@ class TestFind:
         with pytest.raises(Unreadable, match="this directory cannot be listed, permission denied"):
             read_python(str(tmp_path / "locked"))
 
+    @pytest.mark.parametrize("path", ["a\0b.py", "a\0/", "\0"])
+    def test_a_null_byte_is_refused(self, path: str, tmp_path: Path) -> None:
+        tree(tmp_path, "a.py")
+        with pytest.raises(InputError, match="holds a null byte, which no path has: check where it comes from"):
+            find_sources([str(tmp_path), path])
+
 
 class TestExclude:
     @pytest.mark.parametrize(
@@ -250,6 +260,44 @@ class TestGit:
         git(repository, "config", "core.fsmonitor", str(monitor))
         assert found(repository) == ["src/c.py", "src/kept_pb2.py"]
         assert not (tmp_path / "ran").exists()
+
+
+class TestKillAfter:
+    @staticmethod
+    def start(program: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", program])
+
+    def test_a_process_that_ends_is_not_waited_for_any_longer(self) -> None:
+        began = time.monotonic()
+        with self.start("raise SystemExit(3)") as process, kill_after(process, 100):
+            assert process.wait() == 3
+        assert time.monotonic() - began < 50
+
+    def test_a_process_that_takes_longer_is_killed(self) -> None:
+        with self.start("import time\ntime.sleep(100)") as process, kill_after(process, 0.05):
+            assert process.wait() == -9
+
+    def test_an_error_kills_the_process_at_once(self) -> None:
+        began = time.monotonic()
+        with (
+            pytest.raises(KeyError, match="while it runs"),
+            self.start("import time\ntime.sleep(100)") as process,
+            kill_after(process, 100),
+        ):
+            raise KeyError("while it runs")
+        assert process.returncode == -9
+        assert time.monotonic() - began < 50
+
+
+def test_a_parser_error_without_a_line_is_told_at_the_first_line() -> None:
+    assert explain_rejection("x = 1\n", ValueError("no text")) == Rejection(1, "no text", "")
+    error = SyntaxError("invalid syntax")
+    error.lineno = None
+    running = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    said = f"it is not valid Python {running}: invalid syntax"
+    assert explain_rejection("x = = 1\n", error) == Rejection(1, said, "")
+    error.lineno = 2
+    assert explain_rejection("x = 1\nx = = 1\n", error) == Rejection(2, said, "")
 
 
 class TestDecode:

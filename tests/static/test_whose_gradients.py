@@ -151,3 +151,51 @@ def test_a_read(read: str) -> None:
 def test_neither(statement: str) -> None:
     assert labels(statement, "first", "optimizer") == []
     assert labels(statement, "second", "other") == []
+
+
+COPIED = """\
+import copy
+import torch
+from torch import nn
+
+{first}
+model = nn.Linear(8, 1)
+{second}
+twin = copy.deepcopy(model)
+{third}
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = nn.functional.mse_loss({net}(x), y)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_({net}.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+#: Parameters of the optimizer, line that makes it, trained module, and True if the optimizer may update the module.
+UPDATES = [
+    ("params", 0, "model", True),
+    ("params", 1, "model", True),
+    ("params", 2, "model", True),
+    ("params", 0, "twin", False),
+    ("params", 1, "twin", False),
+    ("params", 2, "twin", True),
+    ("model.parameters()", 1, "model", True),
+    ("model.parameters()", 2, "model", True),
+    ("model.parameters()", 1, "twin", False),
+    ("model.parameters()", 2, "twin", False),
+    ("twin.parameters()", 2, "twin", True),
+]
+
+
+@pytest.mark.parametrize(("params", "line", "net", "is_updated"), UPDATES)
+def test_an_optimizer_made_before_a_copy_does_not_update_it(params: str, line: int, net: str, is_updated: bool) -> None:
+    """An optimizer of unknown parameters may update each module, except for copies that are made later."""
+    lines = ["", "", ""]
+    lines[line] = f"optimizer = torch.optim.SGD({params}, lr=0.1)"
+    first, second, third = lines
+    found = check_source(COPIED.format(first=first, second=second, third=third, net=net))
+    assert [each.label for each in found if each.label == "clip@scaled"] == ["clip@scaled"] * is_updated

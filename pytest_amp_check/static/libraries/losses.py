@@ -110,6 +110,9 @@ def compute_loss(
         made.module_keys = frozenset()
     made.is_loss = True
     made.low_dtype = ""
+    if made.in_region:
+        # Autocast computes losses in float32, whatever computed their inputs.
+        made.is_low_op_result = False
     reductions = {"mean" if reduction is None else reduction, find_reduction(keywords)}
     made.is_divided = made.is_only_summed = "sum" in reductions
     made.is_sample_mean = reductions == {"mean"}
