@@ -1233,3 +1233,38 @@ def test_a_caller_whose_states_are_joined_withdraws_a_finding_only_by_the_missin
             textwrap.dedent(text).replace("{stages}", stages).replace("{clear}", clear), encoding="utf-8"
         )
     assert found(tmp_path) == (marks(tmp_path) if clear == "print(args)" else set())
+
+
+#: A function with too many states, in which a flag guards two parts. The shortest way through both contradicts itself.
+CONTRADICTION = """\
+import torch
+
+def train(net, opt, scaler, images, args):
+    scaled = args.scaled
+{stages}
+    if scaled:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(images).mean()
+        scaler.scale(loss).backward()
+    if scaled:
+        scaler.unscale_(opt)
+    if scaled:
+        {again}
+    scaler.step(opt)
+    scaler.update()
+    opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("again", ["print(args)", "scaler.unscale_(opt)  # AMP209"])
+def test_a_violation_of_joined_states_is_found_on_another_path_than_the_shortest(
+    again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    stages = "\n".join(
+        f"    if args.stage{each}:\n        with torch.autocast('cuda'):\n            net.prepare({each})"
+        for each in range(40)
+    )
+    text = CONTRADICTION.replace("{stages}", stages).replace("{again}", again)
+    (tmp_path / "main.py").write_text(text, encoding="utf-8")
+    assert {one for one in found(tmp_path) if one[2] == "AMP209"} == marks(tmp_path)

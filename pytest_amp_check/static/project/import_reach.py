@@ -46,6 +46,8 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         known = _autocast_entries_of(project, other)
         if known.trains_itself and other not in below | above:
             continue  # another program: it passes its modules to nobody
+        if known.is_everywhere and other not in below and _is_rejected(other, project.largest):
+            continue  # nothing runs a file with a syntax error; an import is mended before this file runs
         found = AutocastEntries(
             found.names | known.names if other in below else found.names,
             found.modules | known.modules,
@@ -75,11 +77,9 @@ def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
     known = project.entries_by_path.get(path)
     if known is None:
         tree = _parse_file(path, project.largest)
-        if tree is not None:
-            known = entering_in(tree)
-        else:
-            known = AutocastEntries(is_everywhere=not _is_rejected(path, project.largest))
-        project.entries_by_path[path] = known
+        known = project.entries_by_path[path] = (
+            AutocastEntries(is_everywhere=True) if tree is None else entering_in(tree)
+        )
     return known
 
 
