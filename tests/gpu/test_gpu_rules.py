@@ -40,7 +40,7 @@ OTHERWISE = {
 
 #: Without a GPU a part of them: tests of parity run all under emulation as they stand.
 CODES = [code for code, rule in RULES.items() if rule.detected_by != STATIC]
-CODES = CODES if torch.cuda.is_available() else sample(CODES, 3)
+CODES = CODES if torch.cuda.is_available() else sample(CODES, 6)
 
 pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
 

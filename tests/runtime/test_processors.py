@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from warm import run_python
 
 #: The newest instruction set that oneDNN may use in these tests. It has no LSTM in bfloat16 or float16.
 WITHOUT_AVX512 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -23,12 +24,10 @@ batch = torch.randn(3, 2, 8)
 
 
 def run_without_avx512(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a new interpreter, because oneDNN reads the instruction set when it is loaded."""
+    """Run a program in another process, because oneDNN reads the instruction set once."""
     path = folder / "train.py"
     path.write_text(SETUP + program, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, str(path)], env={**os.environ, **WITHOUT_AVX512}, capture_output=True, text=True, timeout=600
-    )
+    return run_python(str(path), cwd=folder, env={**os.environ, **WITHOUT_AVX512})
 
 
 def test_a_recorded_lstm_without_a_kernel_is_a_finding_that_names_the_remedy(tmp_path: Path) -> None:

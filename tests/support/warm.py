@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     import pytest
 
 #: Environment variables that Python and the libraries of torch read when they are loaded.
-EARLY = ("LANG", "LC_ALL", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS")
+EARLY = (
+    *("LANG", "LC_ALL", "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA"),
+    *("PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS"),
+)
 #: Search path for modules. From it, the parent process has loaded only the analyzer.
 PATH = "PYTHONPATH"
 #: torch, and the module that the first created optimizer would load.
