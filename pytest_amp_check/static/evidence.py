@@ -29,10 +29,15 @@ _METHODS: dict[type[e.Event], str] = {
 def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
     """Return the calls that the graph of each entry point covers, for graphs that cover other functions."""
     found: dict[Entry, GraphCalls] = {}
+    # The graphs of a file share the list of predicates.
+    of_predicates: dict[int, frozenset[Call]] = {}
     for graph in program.graphs:
-        sites = [node.event.site for node in graph.nodes if node.event is not None]
-        sites += [test.site for test in graph.predicates if test.site is not None]
-        calls = _calls_leading_to(site for site in sites if site.caller is not None)
+        conditions = of_predicates.get(id(graph.predicates))
+        if conditions is None:
+            conditions = _calls_leading_to([test.site for test in graph.predicates if test.site is not None])
+            of_predicates[id(graph.predicates)] = conditions
+        calls = _calls_leading_to([node.event.site for node in graph.nodes if node.event is not None])
+        calls = conditions if calls <= conditions else calls | conditions
         if calls:
             known = found.get(graph.entry_point, GraphCalls(frozenset(), has_joined_states=False, methods=frozenset()))
             found[graph.entry_point] = GraphCalls(
@@ -52,11 +57,14 @@ def _methods_called(graph: Graph) -> frozenset[str]:
 
 
 def _calls_leading_to(sites: Iterable[Site]) -> frozenset[Call]:
-    """Return the calls that led to some locations, and the locations themselves. Most locations share their callers."""
+    """Return the calls that led to locations in other functions, and the locations themselves.
+
+    Most locations share their callers.
+    """
     passed: set[int] = set()
     calls: set[Call] = set()
     for each in sites:
-        site: Site | None = each
+        site: Site | None = each if each.caller is not None else None
         while site is not None and id(site) not in passed:
             passed.add(id(site))
             calls.add(site.call_key)

@@ -181,6 +181,8 @@ SPEAKS = {
     "a cast model of a Trainer": ("from transformers import Trainer\nmodel.half()\nTrainer(model)", True),
     "a cast model of another Trainer": ("from mine import Trainer\nmodel.half()\nTrainer(model)", False),
     "a cast model without a step": ("model.half()\nnorm(model.parameters())", False),
+    "a cast model and a step of a scheduler": ("model.half()\nf(model.parameters())\nnoise_scheduler.step()", False),
+    "a cast model and two steps": ("model.half()\nf(model.parameters())\nscheduler.step()\nlion.step()", True),
     "a cast model and optim": ("model.half()\noptim.SGD(model.parameters())", True),
     "a cast model and an option": ("model.half()\noptimal(model.parameters())", False),
     "bfloat16": ("model.bfloat16()\noptim.SGD(model.parameters())", True),

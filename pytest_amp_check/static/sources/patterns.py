@@ -21,6 +21,9 @@ _LOW_DTYPE = (
 #: A model is loaded in the dtype of its checkpoint.
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
+#: A step of an optimizer, or of an object with any other name than a scheduler: pipelines for inference step those.
+_STEP_OF_OPTIMIZER = rb"(?<!scheduler)\.step\("
+
 #: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOAD_METHOD = b".load_state_dict"
@@ -151,7 +154,8 @@ class Code:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (
-                b".step(" in self.words_found or re.search(rb"optim(?!\w)", data) is not None
+                (b".step(" in self.words_found and re.search(_STEP_OF_OPTIMIZER, data) is not None)
+                or re.search(rb"optim(?!\w)", data) is not None
             )
         if not trained:
             return False
