@@ -721,6 +721,29 @@ RIGHT = {
                     getattr(self, f"scaler{number}").update()
                     getattr(self, f"optimizer{number}").zero_grad()
         """,
+    "all numbers step before all update, counted by hand": """
+        === trainer.py
+        import torch
+
+        class Trainer:
+            def __init__(self, nets):
+                self.nets = nets
+                for number, net in enumerate(nets):
+                    setattr(self, f"optimizer{number}", torch.optim.Adam(net.parameters()))
+                    setattr(self, f"scaler{number}", torch.amp.GradScaler("cuda"))
+
+            def train(self, losses):
+                at = 0
+                while at < len(losses):
+                    getattr(self, f"scaler{at}").scale(losses[at]).backward()
+                    getattr(self, f"scaler{at}").step(getattr(self, f"optimizer{at}"))
+                    at += 1
+                at = 0
+                while at < len(losses):
+                    getattr(self, f"scaler{at}").update()
+                    getattr(self, f"optimizer{at}").zero_grad()
+                    at += 1
+        """,
     "two numbers are two scalers": """
         === trainer.py
         import torch

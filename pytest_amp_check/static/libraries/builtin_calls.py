@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -159,9 +160,15 @@ def _numbered_attribute(interp: Interpreter, args: Args, node: ast.AST) -> Value
 
 
 def _counts(code: ast.AST, number: ast.expr) -> bool:
-    """Return True if a loop in the code assigns a name of the expression."""
-    targets = [each.target for each in walk(code) if isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension))]
-    return not names_in(number).isdisjoint(names_in(*targets))
+    """Return True if a loop in the code assigns a name of the expression, or the code assigns it more than once."""
+    nodes = walk(code)
+    loops = [each for each in nodes if isinstance(each, (ast.For, ast.AsyncFor, ast.While))]
+    targets = [each.target for each in nodes if isinstance(each, ast.comprehension)]
+    in_loops = {node for loop in (*loops, *targets) for node in walk(loop)}
+    stored = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    times = Counter(node.id for node in stored)
+    changing = {node.id for node in stored if node in in_loops or times[node.id] > 1}
+    return not names_in(number).isdisjoint(changing)
 
 
 def _name_pattern(name: ast.expr) -> tuple[str, ast.expr] | None:
