@@ -10,6 +10,7 @@ violations. Tables hold all transitions: ``FIRST`` has priority over the gradien
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from .events import MICRO
 from .fast_namedtuple import NamedTuple
@@ -147,12 +148,15 @@ class OptimizerState(NamedTuple):
     clipped_in_window: bool = False
 
 
+_UNKNOWN_STATE = OptimizerState()
+
+
 def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
     """Join two states. Every field that differs becomes unknown."""
     if one == other:
         return one
     return OptimizerState._make(
-        x if x == y else unknown for x, y, unknown in zip(one, other, OptimizerState(), strict=True)
+        x if x == y else unknown for x, y, unknown in zip(one, other, _UNKNOWN_STATE, strict=True)
     )
 
 
@@ -377,6 +381,8 @@ class EventInput(NamedTuple):
     clipped_mixed: bool
 
 
+# Few states and inputs occur in a graph, each at many nodes and on many paths.
+@lru_cache(maxsize=1 << 14)
 def transition(
     opt: OptimizerState,
     event: str,

@@ -77,7 +77,9 @@ class _StateInterner:
         if common is None:
             regions, opts, used, renewed, stale = self.states[one]
             _, others, also_used, also_renewed, also_stale = self.states[other]
-            opts = tuple(a.join(mine, theirs) for mine, theirs in zip(opts, others, strict=True))
+            opts = tuple(
+                mine if mine is theirs else a.join(mine, theirs) for mine, theirs in zip(opts, others, strict=True)
+            )
             common = self._joined_states[one, other] = self.intern_state(
                 (regions, opts, used & also_used, renewed & also_renewed, stale if stale == also_stale else -1)
             )
@@ -122,7 +124,7 @@ class GraphExplorer(GraphSummary):
         The result has the violations of all paths, and the violations on feasible paths.
         """
         tests = rank_predicates(self)
-        for size in WIDER:
+        for size in sorted({min(size, len(tests)) for size in WIDER}, reverse=True):
             self.live_predicates = compute_live_predicates(self, e.SELDOM, sum(1 << key for key in tests[:size]))
             self.explore_graph(self.exploration_limit() // 2 if size else None, joining=True)
             if not self.limit_reached:

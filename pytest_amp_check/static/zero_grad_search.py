@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from .interpreter.interpreter import Interpreter
 from .project.module import Class, Function, Module
-from .project.syntax import children, tail_name, walk
+from .project.syntax import tail_name
 
 
 class _ClearingFunctions:
@@ -37,45 +37,21 @@ def may_be_cleared_around(interp: Interpreter, function: Function) -> bool:
 
 
 def _find_clearing_functions(module: Module, clearing_names: set[str]) -> list[Function]:
-    """Return the functions that clear gradients or contain such a function, found in one walk at any depth.
-
-    The walk visits only nodes on lines with one of the names.
-    """
-    lines = _lines_with(module, clearing_names)
-    parents: dict[ast.AST, ast.AST | None] = {}
-    found: set[ast.AST | None] = {None}
-    stack: list[tuple[ast.AST, ast.AST | None]] = [(module.tree, None)]
-    while stack:
-        node, inside = stack.pop()
-        if node in module.functions:
-            parents[node] = inside
-            inside = node
-        elif tail_name(node) in clearing_names:
-            above = inside
-            while above not in found:
-                found.add(above)
-                above = parents[above] if above is not None else None
-        stack.extend([(child, inside) for child in children(node) if _is_on_lines(child, lines)])
-    return [function for node, function in module.functions.items() if node in found]
+    """Return the functions that clear gradients or contain such a function."""
+    functions = module.functions.values()
+    starts = sorted(_position(each) for each in functions if not clearing_names.isdisjoint(each.used_names))
+    return [each for each in functions if _starts_inside(each, starts)]
 
 
-def _lines_with(module: Module, words: set[str]) -> list[int]:
-    """Return the line numbers that may contain one of the names, in order."""
-    lines = module.text.split("\n")
-    if not module.is_ascii:
-        # Python normalizes identifiers (NFKC), so a name may have other characters in the text.
-        return list(range(1, len(lines) + 1))
-    return [number for number, line in enumerate(lines, 1) if any(word in line for word in words)]
+def _position(function: Function) -> tuple[int, int]:
+    return function.node.lineno, function.node.col_offset
 
 
-def _is_on_lines(node: ast.AST, lines: list[int]) -> bool:
-    """Return True if a node, with its decorators, covers one of the lines, or has no position."""
-    first = getattr(node, "lineno", None)
-    if first is None:
-        return True
-    decorators = getattr(node, "decorator_list", None)
-    index = bisect_left(lines, decorators[0].lineno if decorators else first)
-    return index < len(lines) and lines[index] <= node.end_lineno  # type: ignore[attr-defined]
+def _starts_inside(function: Function, starts: list[tuple[int, int]]) -> bool:
+    """Return True if a function has one of the sorted positions, or contains one."""
+    index = bisect_left(starts, _position(function))
+    last = (function.node.end_lineno or 0, function.node.end_col_offset or 0)
+    return index < len(starts) and starts[index] < last
 
 
 def _is_clearing(name: str) -> bool:
@@ -93,13 +69,13 @@ def _may_run_around(module: Module, clearing: Function, function: Function) -> b
 
 
 def _calls_super(method: Function) -> bool:
-    return any(tail_name(node) == "super" for node in walk(method.node))
+    return any(tail_name(node) == "super" for node in method.nodes)
 
 
 def _clears_own_attribute(method: Function) -> bool:
     """Return True if a method clears only objects in attributes of its own instance."""
     receivers = method.parameters()[:1]
-    cleared = [node for node in walk(method.node) if _is_clearing(tail_name(node))]
+    cleared = [node for node in method.nodes if _is_clearing(tail_name(node))]
     return all(
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute)

@@ -13,9 +13,8 @@ from types import FrameType
 import pytest
 
 from pytest_amp_check.frontends.options import ConfigError, resolve_options
-from pytest_amp_check.static import zero_grad_search
 from pytest_amp_check.static.engine import check_paths, check_source
-from pytest_amp_check.static.project import syntax
+from pytest_amp_check.static.project import module, syntax
 from pytest_amp_check.static.sources import block, notebooks
 from pytest_amp_check.static.sources.newer_syntax import Rejection
 
@@ -70,7 +69,7 @@ def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
     heads = "".join(" " * level + f"def f{level}():\n" for level in range(depth))
     text = f"import torch\n{heads}{' ' * depth}optimizer.zero_grad()\n{' ' * depth}scaler.step(optimizer)\n"
     with monkeypatch.context() as patched:
-        patched.setattr(zero_grad_search, "children", counted)
+        patched.setattr(module, "children", counted)
         patched.setattr(syntax, "children", counted)
         check_source(text)
     return len(seen)

@@ -277,7 +277,7 @@ def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
     """
     known = interp.file_data(_SmallLeaves)
     if function not in known:
-        nodes = walk(function.node)
+        nodes = function.nodes
         calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
         has_loop = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
         is_cheap = not has_loop or "grad" in function.used_names

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ...protocol import events as e
 from ..project.module import Function
-from ..project.syntax import tail_name, walk
+from ..project.syntax import tail_name
 from .source_text import names_in
 
 #: Words of names, and the effect that each word suggests. This is the only list of such words.
@@ -90,7 +90,7 @@ def effects_of_body(function: Function) -> frozenset[str]:
 
 def _effects_of_calls(function: Function) -> Iterator[frozenset[str]]:
     parameter_names = {parameter.arg for parameter in function.parameters()}
-    for node in walk(function.node):
+    for node in function.nodes:
         if not isinstance(node, ast.Call):
             continue
         name = tail_name(node.func)
@@ -136,7 +136,7 @@ def _steps_holders(function: Function, holders: frozenset[str], seen: set[tuple[
         return known
     seen.add((function, holders))
     names = set(holders)
-    nodes = walk(function.node)
+    nodes = function.nodes
     bindings = [names_in(node) for node in nodes if isinstance(node, _BINDINGS)]
     bindings += [names_in(node.target, node.iter) for node in nodes if isinstance(node, (ast.For, ast.comprehension))]
     count = 0

@@ -129,13 +129,13 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
     float32 tensor and passes this tensor beside an input.
     """
     inputs = [parameter.arg for parameter in forward.parameters()[1:]]
-    stored = [name.id for name in find_nodes(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)]
+    stored = [name.id for name in forward.find_nodes(ast.Name) if isinstance(name.ctx, ast.Store)]
     made = {
         find_access_path(assign.targets[0])
-        for assign in find_nodes(forward.node, ast.Assign)
+        for assign in forward.find_nodes(ast.Assign)
         if last_name(callee_of(assign.value)) in FACTORIES and "dtype" not in keywords_of(assign.value)
     }
-    for call in find_nodes(forward.node, ast.Call):
+    for call in forward.find_nodes(ast.Call):
         if not _is_unanalyzed_call(interp, forward, call):
             continue
         given = [find_access_path(argument) for argument in call.args]
@@ -193,7 +193,7 @@ def _find_applied(
         owner = method.cls
         if owner is None or method.name == "__init__" or _enters_autocast(method):
             continue
-        for call in find_nodes(method.node, ast.Call):
+        for call in method.find_nodes(ast.Call):
             name, _, last = (find_access_path(call.func) or "").rpartition(".")
             if last == "apply" and name in names:
                 places = {i for i, arg in enumerate(call.args) if asked(interp, arg, method, owner)}
@@ -263,12 +263,12 @@ def _find_mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
 
     Only inputs that forward saves unchanged count.
     """
-    if not any(is_low_op(node, forward.module) for node in walk(forward.node)):
+    if not any(is_low_op(node, forward.module) for node in forward.nodes):
         return frozenset()
     gradients = {parameter.arg for parameter in backward.parameters()[1:]}
     saved = _find_saved_inputs(forward, backward)
     found: set[int] = set()
-    for node in walk(backward.node):
+    for node in backward.nodes:
         sides = [{find_access_path(part) for part in walk(side)} for side in _low_op_operands(node, backward.module)]
         if any(side & gradients for side in sides):
             others = [side for side in sides if not side & gradients]
@@ -279,7 +279,7 @@ def _find_mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
 def _find_saved_inputs(forward: Function, backward: Function) -> dict[str | None, int]:
     """Map the names of backward to the positions of the forward inputs that were saved unchanged."""
     inputs = [parameter.arg for parameter in forward.parameters()[1:]]
-    reassigned = {name.id for name in find_nodes(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)}
+    reassigned = {name.id for name in forward.find_nodes(ast.Name) if isinstance(name.ctx, ast.Store)}
     return {
         name: inputs.index(source)
         for name, source in _map_saved_names(forward, backward).items()
@@ -305,11 +305,11 @@ def _low_op_operands(node: ast.AST, module: Module) -> list[ast.expr]:
 
 def _map_saved_names(forward: Function, backward: Function) -> dict[str, str]:
     """Map the names in backward to the variables of forward that the context saved."""
-    calls = [call for call in find_nodes(forward.node, ast.Call) if last_name(call.func) == "save_for_backward"]
+    calls = [call for call in forward.find_nodes(ast.Call) if last_name(call.func) == "save_for_backward"]
     kept = [find_access_path(argument) or "" for argument in calls[-1].args] if calls else []
     mine = _context_name(backward)
     known = {f"{mine}.{attribute}": source for attribute, source in _map_context_attributes(forward).items()}
-    for assign in find_nodes(backward.node, ast.Assign):
+    for assign in backward.find_nodes(ast.Assign):
         if len(assign.targets) == 1:
             target, source = assign.targets[0], find_access_path(assign.value) or ""
             unpacks = source.rpartition(".")[2] in ("saved_tensors", "saved_variables")
@@ -323,7 +323,7 @@ def _map_context_attributes(forward: Function) -> dict[str, str]:
     context = _context_name(forward)
     return {
         target.attr: assign.value.id
-        for assign in find_nodes(forward.node, ast.Assign)
+        for assign in forward.find_nodes(ast.Assign)
         if isinstance(assign.value, ast.Name)
         for target in assign.targets
         if isinstance(target, ast.Attribute) and find_access_path(target.value) == context

@@ -63,7 +63,7 @@ def _scopes(module: Module) -> Iterator[list[ast.AST]]:
     outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
     yield [node for statement in outside for node in walk(statement)]
     for function in module.functions.values():
-        yield walk(function.node)
+        yield function.nodes
 
 
 def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call, str]]:
@@ -101,7 +101,7 @@ def _averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: i
     if any(_is_decay(node, held) for node in nodes) and any(_adds_term(node, held) for node in nodes):
         return True
     return depth > 0 and any(
-        _averages_variable(walk(function.node), parameter, module, depth - 1)
+        _averages_variable(function.nodes, parameter, module, depth - 1)
         for node in nodes
         if isinstance(node, ast.Call)
         for parameter, function in _parameters_given(node, held, module)
@@ -131,7 +131,7 @@ def _low_copies(interp: Interpreter, cls: Class) -> Iterator[tuple[str, ast.Call
         own = [
             (method, call)
             for method in cls.methods.values()
-            for call in find_nodes(method.node, ast.Call)
+            for call in method.find_nodes(ast.Call)
             if _attribute_name(receiver_of(call)) == name
         ]
         if any(last_name(call.func) in _WIDENS for _, call in own):
@@ -163,7 +163,7 @@ def _is_averaged(cls: Class, name: str) -> bool:
     """
     for method in cls.methods.values():
         if method.name != "__init__":
-            nodes = walk(method.node)
+            nodes = method.nodes
             held = _find_holders(nodes, frozenset((f"self.{name}",)))
             if any(_is_decay(node, held) for node in nodes):
                 return True

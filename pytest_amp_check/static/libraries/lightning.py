@@ -249,7 +249,7 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
 def _find_unpacked_names(interp: Interpreter, node: ast.AST) -> list[str]:
     """Return the names that the current function unpacks the result of a call to, or an empty list."""
     function = interp.state.frame.function
-    for assign in find_nodes(function.node, ast.Assign) if function is not None else ():
+    for assign in function.find_nodes(ast.Assign) if function is not None else ():
         if assign.value is node and len(assign.targets) == 1:
             targets = elements_of(assign.targets[0])
             return [last_name(target) for target in targets] if all(map(last_name, targets)) else []

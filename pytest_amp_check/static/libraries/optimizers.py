@@ -21,7 +21,7 @@ from ..interpreter.values.gradients import ParamsValue, modules_of_params
 from ..interpreter.values.objects import ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Class, Function, stored_names
-from ..project.syntax import tail_name, walk
+from ..project.syntax import tail_name
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import entry_of_state, take_state
 from .gradients import HOOKS
@@ -215,7 +215,7 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
 def _may_clear(method: Function) -> bool:
     """Return True if a method mentions clearing, or assigns gradients."""
     body = method.node.body
-    return any(e.CLEARS in effects_of_name(tail_name(node)) for node in walk(method.node)) or (
+    return any(e.CLEARS in effects_of_name(tail_name(node)) for node in method.nodes) or (
         isinstance(body, list) and "grad" in stored_names(body)[1]
     )
 

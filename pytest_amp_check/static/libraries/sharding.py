@@ -73,7 +73,9 @@ class _ShardingCalls(dict[Class, str]):
     """Call by which a class shards a module, "" for a class without such a call."""
 
     def __missing__(self, cls: Class) -> str:
-        names = [tail_name(node.func) for node in walk(cls.node) if isinstance(node, ast.Call)]
+        is_possible = any(map(_SHARDING_CALL.fullmatch, cls.module.identifiers))
+        nodes = walk(cls.node) if is_possible else []
+        names = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
         made = self[cls] = next((name for name in names if _SHARDING_CALL.fullmatch(name)), "")
         return made
 

@@ -66,7 +66,7 @@ def _parts_of_loss(method: Function) -> list[ast.AST]:
 
 def _calls_inherited(method: Function) -> bool:
     """Return True if a method runs the method of the base class, which also runs backward."""
-    calls = [node.func for node in walk(method.node) if isinstance(node, ast.Call)]
+    calls = [node.func for node in method.nodes if isinstance(node, ast.Call)]
     return any(
         isinstance(func, ast.Attribute) and func.attr == method.name and isinstance(func.value, ast.Call)
         for func in calls
@@ -124,8 +124,8 @@ def _ignores_window(method: Function) -> bool:
     received = WINDOW_ITEMS if WINDOW_ITEMS in names else given.kwarg.arg if given.kwarg is not None else ""
     if not received:
         return False
-    calls_base = any(tail_name(node.func) == "compute_loss" for node in walk(method.node) if isinstance(node, ast.Call))
-    return not calls_base and all(node.id != received for node in walk(method.node) if isinstance(node, ast.Name))
+    calls_base = any(tail_name(node.func) == "compute_loss" for node in method.nodes if isinstance(node, ast.Call))
+    return not calls_base and all(node.id != received for node in method.nodes if isinstance(node, ast.Name))
 
 
 def _derives_from_trainer(interp: Interpreter, cls: Class) -> bool:

@@ -15,7 +15,9 @@ from .syntax import bound_by_import, children, statements_in, tail_name, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Kind = TypeVar("Kind", bound=ast.AST)
 
 _NUMBERS = frozenset((int, float))
 #: Largest finite float16.
@@ -51,6 +53,7 @@ class Function:
         "_attributes_filled",
         "_attributes_used",
         "_divides_by_argument",
+        "_nodes",
         "_stores_in_objects",
         "cls",
         "context_names",
@@ -93,16 +96,28 @@ class Function:
         self.effects: frozenset[str] | None = None
         #: True for parameters that hold an object which the function may step; filled where its body stays unanalyzed.
         self.steps_by_holders: dict[frozenset[str], bool] = {}
+        self._nodes: list[ast.AST] | None = None
         self._divides_by_argument: bool | None = None
         self._stores_in_objects: bool | None = None
         self._attributes_filled: frozenset[str] | None = None
         self._attributes_used: frozenset[str] | None = None
 
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the function, with its own node, in the order of :func:`~.syntax.walk`."""
+        if self._nodes is None:
+            self._nodes = walk(self.node)
+        return self._nodes
+
+    def find_nodes(self, kind: type[Kind]) -> list[Kind]:
+        """Return all nodes of a type in the function."""
+        return [node for node in self.nodes if isinstance(node, kind)]
+
     def divides_by_argument(self) -> bool:
         """Return True if the function divides by a parameter."""
         if self._divides_by_argument is None:
             parameter_names = {parameter.arg for parameter in self.parameters()}
-            self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in walk(self.node))
+            self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in self.nodes)
         return self._divides_by_argument
 
     def stores_in_objects(self) -> bool:
@@ -110,7 +125,7 @@ class Function:
         if self._stores_in_objects is None:
             self._stores_in_objects = any(
                 isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store)
-                for node in walk(self.node)
+                for node in self.nodes
             )
         return self._stores_in_objects
 
@@ -142,7 +157,7 @@ class Function:
         An object with an accessed attribute is not None.
         """
         if self._attributes_filled is None:
-            attributes = [node for node in walk(self.node) if isinstance(node, ast.Attribute)]
+            attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
             stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
             self._attributes_filled = frozenset(
                 stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)}
@@ -152,9 +167,7 @@ class Function:
     def attributes_used(self) -> frozenset[str]:
         """Return the names of all attributes in the function, of any object."""
         if self._attributes_used is None:
-            self._attributes_used = frozenset(
-                [node.attr for node in walk(self.node) if isinstance(node, ast.Attribute)]
-            )
+            self._attributes_used = frozenset([node.attr for node in self.nodes if isinstance(node, ast.Attribute)])
         return self._attributes_used
 
     @property
@@ -179,7 +192,7 @@ def may_make_instance(method: Function) -> bool:
         if "classmethod" not in current.decorator_names():
             continue
         me = next((parameter.arg for parameter in current.parameters()), "")
-        nodes = walk(current.node)
+        nodes = current.nodes
         members = {id(n.value): n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
         for node in nodes:
             if not isinstance(node, ast.Name) or node.id != me:
@@ -306,7 +319,7 @@ class Class:
             return
         me = parameters[0].arg
         if not self._is_open and not self.module.identifiers.isdisjoint(_ATTRIBUTE_SETTERS):
-            self._is_open = any(_sets_unknown_attribute(node, me) for node in walk(method.node))
+            self._is_open = any(_sets_unknown_attribute(node, me) for node in method.nodes)
         for node in statements_in(method.body):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed_attributes.add(node.target.attr)
@@ -729,7 +742,7 @@ def item_name(key: str) -> str:
 
 def methods_called_on(function: Function, name: str) -> set[str]:
     """Return the names of the methods that a function calls on one of its variables."""
-    calls = (node.func for node in walk(function.node) if isinstance(node, ast.Call))
+    calls = (node.func for node in function.nodes if isinstance(node, ast.Call))
     return {
         func.attr
         for func in calls

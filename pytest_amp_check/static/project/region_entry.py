@@ -51,7 +51,8 @@ class AutocastEntries(NamedTuple):
 
 def enters_autocast(node: ast.AST) -> bool:
     """Return True if code mentions autocast other than to disable, query or import it."""
-    return next(_autocast_mentions([node]), None) is not None
+    # Most code mentions nothing, which the names alone show.
+    return any(map(_is_mention, map(tail_name, walk(node)))) and next(_autocast_mentions([node]), None) is not None
 
 
 def may_use_float16(tree: ast.Module) -> bool:
@@ -267,8 +268,12 @@ def _autocast_mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
             name = tail_name(node)
             if node in off or not name or name.startswith(_QUERY_PREFIXES) or name.endswith(_STATE_SUFFIX):
                 continue
-            if "autocast" in name or name in POLICIES:
+            if _is_mention(name):
                 yield name
+
+
+def _is_mention(name: str) -> bool:
+    return "autocast" in name or name in POLICIES
 
 
 def _with_gradients(root: ast.AST) -> list[ast.AST]:

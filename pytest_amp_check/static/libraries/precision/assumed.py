@@ -62,7 +62,7 @@ def _chooses_dtype(function: Function) -> bool:
 
 def _names_torch(function: Function) -> bool:
     imports = function.module.imports
-    names = {node.id for node in walk(function.node) if isinstance(node, ast.Name)}
+    names = {node.id for node in function.nodes if isinstance(node, ast.Name)}
     return any(name in imports and imports[name].module.partition(".")[0] == "torch" for name in names)
 
 
