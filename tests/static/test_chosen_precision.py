@@ -113,6 +113,69 @@ def test_differences_of_log_probabilities_cancel(function: str, found: bool) -> 
     assert [(code, line) for code, line, _ in said(function + "\n", "bfloat16")] == ([("AMP507", 2)] if found else [])
 
 
+MODEL = """\
+class Actor(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.head = model, nn.Linear(8, 8)
+        self.criterion, self.distance = nn.CrossEntropyLoss(), nn.MSELoss()
+    def forward(self, x, labels):
+        {}
+"""
+LOOP = """\
+def train(model, batches, optimizer):
+    for ids, labels in batches:
+        optimizer.zero_grad()
+        {}
+        loss.backward()
+        optimizer.step()
+"""
+TRAINER = """\
+from transformers import Trainer
+class RewardTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        _, _, values = model(**inputs)
+        chosen, rejected = values.chunk(2)
+        return -F.logsigmoid({}).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("def loss(logits: torch.Tensor, labels):\n    return F.cross_entropy(logits, labels)\n", 2),
+        ("def loss(logits: torch.Tensor, labels):\n    return F.cross_entropy(logits.float(), labels)\n", None),
+        ("def logs(logits: torch.Tensor):\n    return F.log_softmax(logits, dim=-1)\n", 2),
+        ("def logs(logits: torch.Tensor):\n    return F.log_softmax(logits, -1, dtype=torch.float32)\n", None),
+        ("def logs(logits: torch.Tensor):\n    return F.softmax(logits, dim=-1)\n", None),
+        ("def loss(x: torch.Tensor, y: torch.Tensor):\n    return F.mse_loss(x, y)\n", None),
+        (MODEL.format("return F.nll_loss(self.model(x), labels)"), 7),
+        (MODEL.format("return F.cross_entropy(self.model(x)['logits'][:, :-1], labels)"), 7),
+        (MODEL.format("return F.cross_entropy(self.model(x).logits, labels)"), 7),
+        (MODEL.format("return F.cross_entropy(self.model(x).logits.float(), labels)"), None),
+        (MODEL.format("return self.criterion(self.head(x), labels)"), 7),
+        (MODEL.format("return self.criterion(self.head(x).float(), labels)"), None),
+        (MODEL.format("return self.distance(self.head(x), labels)"), None),
+        (LOOP.format("loss = F.cross_entropy(model(ids).logits, labels)"), 4),
+        (LOOP.format("loss = F.cross_entropy(model(ids).logits.float(), labels)"), None),
+        (LOOP.format("loss = model(ids, labels=labels).loss"), None),
+        (
+            LOOP.format(
+                "with torch.autocast('cuda', dtype=torch.bfloat16):\n"
+                "            loss = F.cross_entropy(model(ids), labels)"
+            ),
+            None,
+        ),
+        (TRAINER.format("chosen - rejected"), 6),
+        (TRAINER.format("chosen.float() - rejected.float()"), None),
+    ],
+)
+def test_losses_keep_the_low_dtype_of_their_logits_without_autocast(code: str, line: int | None) -> None:
+    for dtype in ("float16", "bfloat16"):
+        assert [at for rule, at, _ in said(code, dtype) if rule == "AMP507"] == ([] if line is None else [line])
+    assert all(rule != "AMP507" for rule, _, _ in said(code))
+
+
 @pytest.mark.parametrize(
     ("other", "found"),
     [

@@ -440,6 +440,7 @@ INDEX: tuple[Listing, ...] = (
             "fragile:squares",
             "fragile:moments",
             "fragile:log-ratio",
+            "fragile:loss",
             "fragile:ranking",
             "fragile:variance",
         ),

@@ -58,7 +58,8 @@ def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
         return None
     interp.pending_classes.add(cls)
     trains = not (cls.used_names.isdisjoint(_TRAINING_CALLS) and cls.methods.keys().isdisjoint(_TRAINING_METHODS))
-    outer, interp.loads_any_file = interp.loads_any_file, trains
+    # Whether a class is a module decides if its inputs are assumed to be low.
+    outer, interp.loads_any_file = interp.loads_any_file, trains or bool(interp.assumed_dtype)
     value = _evaluate_base(interp, cls, base.value if isinstance(base, ast.Subscript) else base)
     interp.loads_any_file = outer
     interp.pending_classes.discard(cls)

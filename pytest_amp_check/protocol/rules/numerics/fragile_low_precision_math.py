@@ -10,9 +10,10 @@ from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 
 def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
     how, dtype = event.how, event.dtype
-    # bfloat16 does not overflow, but still cancels.
-    if dtype != "bfloat16" or how in CANCELLATIONS:
-        doubt = event.guessed or (dtype == "half" and how not in CANCELLATIONS)
+    # bfloat16 does not overflow, but still cancels and rounds.
+    always = how in CANCELLATIONS or how == "loss"
+    if dtype != "bfloat16" or always:
+        doubt = event.guessed or (dtype == "half" and not always)
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
 
 
@@ -52,6 +53,10 @@ RULE = Rule(
             "`{call}` subtracts low-precision log-probabilities, whose rounding errors exceed the difference: compute "
             "both on `.float()` logits"
         ),
+        "fragile:loss": ViolationKind(
+            "`{call}` computes log-probabilities from low-precision logits, and no autocast makes it float32: pass "
+            "the logits as `.float()`"
+        ),
         "fragile:ranking": ViolationKind(
             "`{call}` ranks probabilities after their cast to low precision, where close ones are equal: rank them "
             "before the cast"
@@ -68,7 +73,8 @@ variance and a sigmoid are on no list, so they run in float16 on the output of a
 65504, the square of 256, and has 11 bits: a probability close to 1 is 1. CUDA's list holds exp, log, pow, sum, norm and
 softmax. The CPU's list holds none of these, so they run in float16 there too. The ops behind them then see an infinity
 or a zero. A variance as the difference of two moments, and the difference of two log-probabilities, consist of rounding
-errors. Probabilities that are cast before the largest are chosen tie.
+errors. Probabilities that are cast before the largest are chosen tie. FSDP2's policy and models whose
+weights are cast install no autocast, so the losses that it computes in float32 keep the dtype of their logits there.
 
 The users of a library choose its dtype, for example by `torch_dtype`, and no region is then around its modules. If the
 project shows such a choice, means of squares that normalize, and the two differences, are notes. The option
@@ -80,7 +86,9 @@ In float16, `log(softmax)` of logits 20 apart was -inf (`log_softmax`: -20), and
 squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417). The variance of
 values of 1 with a deviation of 0.02, as a difference of moments, was negative for 19 % of the vectors in bfloat16. For
 two distributions that differ by 0.008 per log-probability, the difference was wrong by 146 % in bfloat16, and by 27 %
-in float16. The two largest of 64 probabilities in bfloat16 were others than in float32 for 1 % of the vectors.
+in float16. The two largest of 64 probabilities in bfloat16 were others than in float32 for 1 % of the vectors. The
+`cross_entropy` of confident predictions among 32,000 classes, on bfloat16 logits, gave gradients that were 2 % off,
+losses of single tokens that were 3 % off in the median, and a loss of exactly 0 for 1.4 % of the tokens.
 """,
     bad_example="""\
 import torch

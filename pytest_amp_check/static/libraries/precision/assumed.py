@@ -13,6 +13,7 @@ from ...interpreter.values.definitions import Frame
 from ...project.module import Function
 from ...project.syntax import tail_name, walk
 from ..losses import FILLS
+from .fragile import LOSSES_OF_LOGITS
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor"))
@@ -45,6 +46,8 @@ def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> 
 
 def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     """Return True if a function computes with tensors that it receives: a method of a module, or a torch function."""
+    if takes_model(function) and not LOSSES_OF_LOGITS.isdisjoint(function.used_names | function.attributes_used()):
+        return not _chooses_dtype(function)
     if function.cls is not None:
         is_forward = role_of(interp, function.cls) == torch_api.MODULE and function.name != "__init__"
         return is_forward and not any(map(_chooses_dtype, function.cls.methods.values()))
@@ -53,6 +56,11 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
         or _names_torch(function)
         or not FILLS.isdisjoint(function.attributes_used())
     )
+
+
+def takes_model(function: Function) -> bool:
+    """Return True if a function receives a model: a loop or a loss of training."""
+    return any(parameter.arg == "model" for parameter in function.parameters())
 
 
 def _chooses_dtype(function: Function) -> bool:

@@ -8,6 +8,7 @@ from ....protocol import events as e
 from ....protocol import kernels, torch_api
 from ....protocol.source_text import SourceText, find_access_path
 from ....protocol.tracked_objects import TrackedObject
+from ...interpreter.classes import role_of
 from ...interpreter.dtypes import (
     ANGLES,
     GUESSED_LOW,
@@ -26,8 +27,10 @@ from ...interpreter.dtypes import (
 )
 from ...interpreter.expressions.attributes import attribute_of
 from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
+from .assumed import takes_model
 from .assumed_fills import check_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
 from .dtype_info import (
@@ -42,6 +45,7 @@ from .dtype_info import (
     resolve_callee,
 )
 from .events import emit_once
+from .fragile import check_loss
 from .ops import apply_op, bounded_traits, mean_traits
 from .sums import check_in_place_sum
 
@@ -135,8 +139,17 @@ def _apply_other_call(
 
 def _apply_assumed_call(interp: Interpreter, node: ast.Call, args: list[DtypeInfo]) -> DtypeInfo | None:
     """Return the dtype info of the output of a layer that computes in the assumed dtype. None for another callee."""
-    module = tracked_object_of(_callee_value(interp, node.func))
-    if find_access_path(node.func) is None or module is None or module.role != "module" or not args:
+    callee = _callee_value(interp, node.func)
+    module = tracked_object_of(callee)
+    if find_access_path(node.func) is None or not (args or node.keywords):
+        return None
+    if _is_unknown_model(interp, node.func, callee):
+        return DtypeInfo(interp.assumed_dtype, frozenset({GUESSED_LOW}))
+    if module is None or not args:
+        return None
+    if module.role == "loss":
+        check_loss(interp, str(module.attributes.kind), args[0], node)
+    if module.role != "module":
         return None
     kind, first = str(module.attributes.kind), args[0]
     if kind and interp.assumes_region:
@@ -146,6 +159,20 @@ def _apply_assumed_call(interp: Interpreter, node: ast.Call, args: list[DtypeInf
         return DtypeInfo(dtype)
     squares = (MEAN_SQUARE,) if SQUARE in first.traits else ()
     return DtypeInfo(interp.assumed_dtype, frozenset((GUESSED_LOW, *squares, *bounded_traits(op_of_module(kind)))))
+
+
+def _is_unknown_model(interp: Interpreter, func: ast.expr, callee: Value | None) -> bool:
+    """Return True for a model whose class is not known: an attribute of a module, or a parameter ``model``.
+
+    Its weights have the assumed dtype, and so has its output, unless a region decides.
+    """
+    if interp.assumes_region or callee is None or callee.kind != "unknown":
+        return False
+    frame = interp.state.frame
+    if isinstance(func, ast.Name):
+        return func.id == "model" and frame.function is not None and takes_model(frame.function)
+    is_own = isinstance(func, ast.Attribute) and interp.expression_values.get(func.value) is frame.receiver
+    return is_own and isinstance(frame.receiver, Instance) and role_of(interp, frame.receiver.cls) == torch_api.MODULE
 
 
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:

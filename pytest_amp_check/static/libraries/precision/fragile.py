@@ -9,7 +9,7 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import CAST, LOG_PROBABILITY, MEAN_SQUARE, ROUNDED_PROBABILITY, SQUARE, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ..arguments import literal_value
-from .dtype_info import OpCall, dtype_info_of
+from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
 #: Integers that bfloat16 represents exactly.
@@ -40,6 +40,21 @@ def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:
         if _EXACT < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1)):
             names = {"call": SourceText(node, 60)}
             emit_once(interp, e.LowPositions, node, fact, how="scaled", names=names)
+
+
+#: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small
+#: differences, such as ``mse_loss``, loses less.
+LOSSES_OF_LOGITS = frozenset(
+    "cross_entropy nll_loss kl_div binary_cross_entropy_with_logits log_softmax logsigmoid logsumexp".split()
+)
+
+
+def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) -> None:
+    """Report a loss, or log-probabilities, of low-precision logits in code that runs without autocast."""
+    if op not in LOSSES_OF_LOGITS or not logits.is_low or any(keyword.arg == "dtype" for keyword in node.keywords):
+        return
+    if interp.assumed_dtype and autocast_state(interp).mode == "off":
+        emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node, 60)})
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:

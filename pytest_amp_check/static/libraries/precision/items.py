@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 
 from ....protocol.source_text import find_access_path
-from ...interpreter.dtypes import INTEGERS, NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
+from ...interpreter.dtypes import GUESSED_LOW, INTEGERS, NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..syntax_queries import constant_of_node, find_nodes, last_name
 from .dtype_info import dtype_info_of, evaluate_dtype_info
+
+#: Attributes of a tensor that are no tensor of its dtype. The output of a model has others: ``outputs.logits``.
+_TENSOR_ATTRIBUTES = frozenset(
+    "shape dtype device grad grad_fn requires_grad is_leaf ndim layout is_cuda itemsize nbytes names".split()
+)
 
 
 class _ActiveRegistrations(set[ast.Call]):
@@ -24,11 +29,18 @@ def annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) -
     if node.attr in ("T", "mT", "data", "H"):
         return value.with_dtype_info(dtype_info_of(interp, node.value))
     receiver = interp.expression_values.get(node.value)
+    if receiver is not None and _is_output(receiver) and node.attr not in _TENSOR_ATTRIBUTES:
+        return value.with_dtype_info(receiver.dtype_info)
     if receiver is not None and receiver.kind == "tensor":
         return value.with_dtype_info(NO_DTYPE_INFO)
     if value.dtype_info is NO_DTYPE_INFO and isinstance(node.value, ast.Name):
         return value.with_dtype_info(_find_buffer_info(interp, node.attr))
     return value
+
+
+def _is_output(value: Value) -> bool:
+    """Return True for the output of a model whose class is not known, which may hold several tensors."""
+    return value.kind in ("unknown", "tensor") and value.dtype_info.is_low and GUESSED_LOW in value.dtype_info.traits
 
 
 def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:

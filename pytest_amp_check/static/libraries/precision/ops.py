@@ -40,7 +40,7 @@ from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
-from .fragile import check_ranking
+from .fragile import check_loss, check_ranking
 from .matmuls import (
     IN_PLACE_MATMULS,
     INDEXED_WRITES,
@@ -85,6 +85,7 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of an op's result."""
     if op.name in kernels.NAMES:
         _check_kernel(interp, op)
+    check_loss(interp, op.name, op.first_info, op.node)
     act = _OPS.get(op.name)
     made = act(interp, op) if act is not None else None
     if made is not None:
