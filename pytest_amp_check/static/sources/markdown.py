@@ -32,7 +32,7 @@ def python_blocks(text: str) -> list[Block]:
         while number < len(lines):
             row = lines[number]
             cut = _quote_width(row, quotes)
-            if cut < 0:
+            if cut is None:
                 # The quotation ends, and the code block with it.
                 break
             number += 1
@@ -47,13 +47,13 @@ def python_blocks(text: str) -> list[Block]:
     return found
 
 
-def _quote_width(row: str, quotes: int) -> int:
-    """Return the number of characters of the quotation marks at the start of a line, or -1 without the marks."""
+def _quote_width(row: str, quotes: int) -> int | None:
+    """Return the number of characters of the quotation marks at the start of a line, or None without the marks."""
     position = 0
     for _ in range(quotes):
         mark = _QUOTE.match(row, position)
         if mark is None:
-            return -1
+            return None
         position = mark.end()
     return position
 
