@@ -36,7 +36,7 @@ def python_blocks(text: str) -> list[Block]:
                 # The quotation ends, and the code block with it.
                 break
             number += 1
-            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
+            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence):
                 break
             if width:
                 cut += _indent_width(row[cut:], width)

@@ -376,18 +376,17 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 def _uses_autocast(data: bytes) -> bool:
     """Return True if code calls, imports, stores or decorates with a name that ends in "autocast"."""
-    last = line_end = 0
+    previous = line_end = 0
     commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
         start, end = match.span()
         if start >= line_end:
-            before = data[data.rfind(b"\n", last, start) + 1 or last : end]
+            previous = data.rfind(b"\n", line_end, start) + 1 or line_end
             line_end = data.find(b"\n", end) + 1 or len(data)
-            commented = before.lstrip().startswith(b"#")
-        else:
-            # Another occurrence on the same line; an earlier occurrence already tested the begin of the line.
-            before = data[last - 1 : end]
-        last = end
+            commented = data[previous:end].lstrip().startswith(b"#")
+        # Only from the previous occurrence on the same line, which keeps the search linear.
+        before = data[previous:end]
+        previous = start
         if commented or before.endswith(_NO_REGION):
             continue
         if data[end : end + 8].lstrip().startswith(b"("):
@@ -437,16 +436,14 @@ _ROUNDED_POSITIONS = rb"(?:dtype\s*=\s*|type_as\(|\.to\()self\.\w*freq"
 _LOG_OPERAND = rb"[\w.(]*log_?p"
 #: Text before a number that is assigned to items.
 _ITEMS = b"] = "
-#: Maximum distance, in bytes, between the name of a call and its bracket.
-_BRACKET_DISTANCE = 40
 #: Number of bytes that are searched for arguments without a closing bracket, or with too many brackets.
 _ARGUMENT_REACH = 200
 #: The name before an assigned number, with its annotation.
 _ASSIGNED_NAME = rb"(\w+) *(?::[^=\n]*)?$"
 #: Number of bytes before the equals sign in which the name stands.
 _NAME_REACH = 100
-#: Arguments with brackets up to two levels deep.
-_ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
+#: Name of a call up to its bracket, and arguments with brackets up to two levels deep.
+_NAME_AND_ARGUMENTS = rb"[^(]{0,40}(\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\))"
 
 
 def _fills_large_number(code: Code) -> bool:
@@ -465,19 +462,17 @@ def _fills_large_number(code: Code) -> bool:
         if name is not None:
             names.add(name.group(1))
     value = re.compile(rb"[,=(\n]" + _SIGN + rb"(?:(" + _LARGE + rb")|((?:\w+\.)*\w+))?")
-    brackets = re.compile(_ARGUMENTS)
+    call = re.compile(_NAME_AND_ARGUMENTS)
     for word in words:
-        position = data.find(word)
-        while position >= 0:
-            opening = data.find(b"(", position, position + _BRACKET_DISTANCE)
-            arguments = brackets.match(data, opening) if opening >= 0 else None
-            text = arguments.group() if arguments else data[position : position + _ARGUMENT_REACH]
+        for named in re.finditer(re.escape(word), data):
+            position = named.start()
+            found = call.match(data, position)
+            text = found.group(1) if found is not None else data[position : position + _ARGUMENT_REACH]
             for number, dotted in value.findall(text):
                 if number or not names.isdisjoint(dotted.split(b".")):
                     return True
                 if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
                     return True
-            position = data.find(word, position + 1)
     return False
 
 
