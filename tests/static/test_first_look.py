@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -397,6 +398,16 @@ def test_what_documentation_shows_is_none_of_a_program(tmp_path: Path, name: str
 def test_what_leaves_the_training_to_other_files(tmp_path: Path, text: str, *, expected: bool) -> None:
     (tmp_path / "a.py").write_text(text)
     assert prescan_file(str(tmp_path / "a.py"), largest=0).does_training_part is expected
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
+def test_what_only_programs_in_files_are_searched_for(tmp_path: Path, name: str) -> None:
+    text = "import torch\ndef f(x):\n    return m.from_pretrained(x, torch_dtype=dtype), x.pow(2).mean()\n"
+    (tmp_path / "a.py").write_text(text)
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": text}]}))
+    seen = prescan_file(str(tmp_path / name), largest=0)
+    facts = (seen.chooses_model_dtype, seen.has_fragile_math, seen.computes_tensors)
+    assert facts == (name == "a.py",) * 3
 
 
 def test_imported_names() -> None:

@@ -11,6 +11,7 @@ _PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?
 #: Width of a tab, in columns.
 _TAB = 4
 _QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
+_THROUGH_QUOTES = re.compile(r".*>[ \t]?")
 
 
 def python_blocks(text: str) -> list[Block]:
@@ -26,7 +27,7 @@ def python_blocks(text: str) -> list[Block]:
             continue
         container, fence, info = opened.groups()
         quotes = container.count(">")
-        width = _column_count(container[_quote_width(container, quotes) :])
+        width = len(_THROUGH_QUOTES.sub("", container).expandtabs(_TAB))
         rows: list[str] = []
         line_positions: list[LinePosition] = []
         while number < len(lines):
@@ -56,10 +57,6 @@ def _quote_width(row: str, quotes: int) -> int | None:
             return None
         position = mark.end()
     return position
-
-
-def _column_count(text: str) -> int:
-    return len(text.expandtabs(_TAB))
 
 
 def _indent_width(row: str, width: int) -> int:
