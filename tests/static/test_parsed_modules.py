@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Sequence
 
 import pytest
 
 from pytest_amp_check.static.project import module as modules
 from pytest_amp_check.static.project.module import Class, Function, ImportedName, Module
+from pytest_amp_check.static.project.relevance import mark_relevant, may_train
 
 
 def parse(text: str) -> Module:
@@ -603,6 +605,9 @@ class TestClasses:
         ("loss_scaler(loss, o)\no.step()\no.zero_grad()", {"loss_scaler": "timm", "o": "optimizer"}),
         ("loss_scaler(loss, optim)", {"loss_scaler": "timm", "optim": "optimizer"}),
         ("loss_scaler(loss, o)", {}),
+        ("scalers[0](loss, optim)", {"scalers[0]": "timm", "optim": "optimizer"}),
+        ("make_scaler()(loss, optim)", {}),
+        ("make().scale(loss).backward()", {}),
         ("e.backward(loss)\ne.setup_dataloaders(d)", {"e": "fabric"}),
         ("e.backward(loss)\ne.accumulate(m)", {"e": "accelerate"}),
         ("e.backward(loss)\ne.step()", {}),
@@ -613,3 +618,180 @@ def test_roles_of_objects_by_their_use(text: str, roles: dict[str, str]) -> None
     module = parse(text)
     assert module.role_by_text == roles
     assert module.role_names == {name.rpartition(".")[2] for name in roles}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("loss.backward()", True),
+        ("manual_backward(loss)", True),
+        ("GradScaler()", True),
+        ("ShardedGradScaler()", True),
+        ("opt.zero_grad()", True),
+        ("s.unscale_(opt)", True),
+        ("s.update()\ns.step(o)\no.zero_grad()", True),
+        ("grad_scaler.step(o)", True),
+        ("Trainer(model.half())", True),
+        ("Trainer(model, torch_dtype='auto')", True),
+        ("Trainer(model)", False),
+        ("model.half()", False),
+        ("clip_grad_norm_(p)", True),
+        ("clip_grad_value_(p)", True),
+        ("def training_step(self): pass", False),
+        ("self.training_step(batch)", True),
+        ("torch.optim", True),
+        ("save(opt.state_dict())", True),
+        ("save(self.opt.state_dict())", True),
+        ("save(scaler.state_dict())", True),
+        ("save(trainer.state_dict())", True),
+        ("save(learner.state_dict())", True),
+        ("save(model.state_dict())", False),
+        ("save(option.state_dict())", False),
+        ("save(optimized.state_dict())", False),
+        ('"""The optimizer."""\nsave(model.state_dict())', False),
+        ("optimizer = load()", False),
+        ("opt.step()", False),
+    ],
+)
+def test_files_that_may_train(text: str, *, expected: bool) -> None:
+    assert may_train(parse(text)) is expected
+
+
+def relevant(text: str, *foreign: str) -> Function:
+    """Return the first function of a file after the search for relevant functions."""
+    module = parse(text)
+    mark_relevant(module, frozenset(foreign))
+    return next(iter(module.functions.values()))
+
+
+@pytest.mark.parametrize(
+    ("body", "foreign", "expected"),
+    [
+        # The object of another file may hold the scaler.
+        ("scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
+        ("grad_scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
+        ("a.grad_scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
+        ("rescaler.update()\n    m.backward()\n    o.step()", ["m"], False),
+        ("scaler.update()\n    m.backward()\n    o.step()", ["other"], True),
+        ("scaler.update()\n    m.backward()\n    o.step()", [], False),
+        ("scaler.update()\n    m.backward()", ["m"], False),
+        # The state of an optimizer is saved beside a scaler of another file.
+        ("save(optimizer.state_dict())", ["m"], True),
+        ("save(opt.state_dict())", ["m"], True),
+        ("save(a.sgd.state_dict())\n    b.sgd.step()\n    b.sgd.zero_grad()", ["m"], True),
+        ("save(a.sgd.state_dict())\n    b.sgd.step()", ["m"], False),
+        ("save(model.state_dict())", ["m"], False),
+        ("optimizer.load_state_dict(load())", ["m"], True),
+        ("save(optimizer.state_dict())", [], False),
+        ("save(model.state_dict())\n    GradScaler", [], True),
+        # Another file may do the rest of a training.
+        ("m.backward()\n    if i % 4: return", ["m"], True),
+        ("m()\n    if i % 4: return", ["m"], True),
+        ("m()\n    x.half()", ["m"], True),
+        ("m()", ["m"], False),
+        ("m.backward()\n    if i % 4: return", [], False),
+        ("optim\n    m()", ["m"], True),
+        ("optim\n    m()", [], False),
+    ],
+)
+def test_functions_of_a_training_over_several_files(body: str, foreign: list[str], *, expected: bool) -> None:
+    assert relevant(f"def f():\n    {body}\n", *foreign).is_entry_point is expected
+
+
+@pytest.mark.parametrize("order", [range(6), range(5, -1, -1), (0, 3, 1, 5, 2, 4), (4, 2, 5, 1, 3, 0)])
+@pytest.mark.parametrize(("last", "expected"), [("with autocast(): pass", True), ("pass", False)])
+def test_a_long_chain_of_calls(order: Sequence[int], last: str, *, expected: bool) -> None:
+    bodies = [*(f"f{number + 1}()" for number in range(5)), last]
+    text = "\n".join(f"def f{number}():\n    {bodies[number]}" for number in order)
+    module = parse(f"{text}\nloss.backward()\n")
+    mark_relevant(module, frozenset())
+    assert module.functions_by_name["f0"][0].is_entry_point is expected
+    assert module.functions_by_name["f3"][0].used_names == ({"f4"} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(loss):\n    loss.backward()", True),
+        ("def f(o):\n    o.step()", True),
+        ("def f(p):\n    clip_grad_norm_(p)", True),
+        ("def f(p):\n    clip_grad_value_(p)", True),
+        ("def f(p):\n    print(p)", False),
+    ],
+)
+def test_methods_beside_a_method_with_a_scaler(text: str, *, expected: bool) -> None:
+    siblings = "    def g(self):\n        autocast()\n        x.backward()\n"
+    method = "    " + text.replace("\n", "\n    ") + "\n"
+    assert relevant("class A:\n" + method + siblings).has_scaler_siblings is expected
+    assert not relevant("class A:\n" + method + "class B:\n" + siblings).has_scaler_siblings
+    assert not relevant(
+        text + "\n" + siblings.replace("    def", "def").replace("        ", "    ")
+    ).has_scaler_siblings
+
+
+@pytest.mark.parametrize(
+    ("text", "loss", "checkpoint", "fragile"),
+    [
+        ("def f(x):\n    return F.mse_loss(x)", True, False, False),
+        ("def f(x):\n    return g(x)\ndef g(x):\n    return F.mse_loss(x)", False, False, False),
+        ("def f(x):\n    return g(x)\ndef g(x):\n    return F.mse_loss(x)\nx.backward()", True, False, False),
+        ("def f(x):\n    torch.save(x.state_dict())", False, True, False),
+        ("def f(x):\n    torch.save(x)", False, False, False),
+        ("def f(x):\n    x.state_dict()", False, False, False),
+        ("def f(x):\n    return x.log()", False, False, True),
+        ("def f(x):\n    return x\nEPS = 1e-8", False, False, True),
+        ("def f(x):\n    return x\ny.log()", False, False, False),
+        (
+            "class A:\n    def f(self): pass\n    def g(self):\n        self.register_buffer(arange(3))",
+            False,
+            False,
+            True,
+        ),
+        (
+            "class A:\n    def f(self): pass\nclass B:\n    def g(self):\n        register_buffer(arange(3))",
+            False,
+            False,
+            False,
+        ),
+        ("def f(x):\n    return x\ndef g(self):\n    register_buffer(arange(3))", False, False, False),
+    ],
+)
+def test_what_a_function_may_do_beside_its_training(text: str, *, loss: bool, checkpoint: bool, fragile: bool) -> None:
+    function = relevant(text)
+    assert function.may_compute_loss is loss
+    assert function.may_save_checkpoint is checkpoint
+    assert function.may_lose_precision is fragile
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("import torch", True),
+        ("import paddle", False),
+        ("from jax import x", False),
+        ("import paddle, torch", True),
+        ("from .paddle import x", True),
+    ],
+)
+def test_a_framework_with_the_names_of_torch(head: str, *, expected: bool) -> None:
+    assert relevant(f"{head}\ndef f(x):\n    with autocast(): pass\n").is_entry_point is expected
+
+
+def test_names_that_other_files_inline() -> None:
+    text = """
+        def f(x):
+            enter(x).step(masked_fill(x))
+        def enter(x):
+            return autocast(x)
+        class A:
+            def g(self):
+                mse_loss(x)
+        """
+    module = parse(text)
+    mark_relevant(module, frozenset())
+    names = {name: (set(f.used_names), set(f.context_names)) for name, (f,) in module.functions_by_name.items()}
+    assert names["f"] == ({"enter", "step", "masked_fill"}, {"enter", "masked_fill"})
+    assert names["enter"] == ({"autocast"}, {"autocast"})
+    assert names["g"] == ({"mse_loss"}, set())
+    (cls,) = module.classes.values()
+    assert (set(cls.used_names), set(cls.context_names)) == ({"mse_loss"}, set())

@@ -62,6 +62,7 @@ def test_code_that_enters_autocast(text: str, *, expected: bool) -> None:
         ("autocast('cuda', dtype=torch.bfloat16)", False),
         ("autocast('cuda', other=torch.bfloat16)", True),
         ("autocast(torch.bfloat16)", True),
+        ("autocast('cuda', dtype, torch.bfloat16)", True),
         ("other('cuda', torch.bfloat16)", False),
         ("autocast('cuda', enabled=False)", False),
         ("autocast(False)", False),

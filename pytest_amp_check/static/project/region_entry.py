@@ -65,8 +65,7 @@ def may_use_float16(tree: ast.Module) -> bool:
     nodes = walk(tree)
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            renamed = (alias for alias in node.names if alias.asname and _is_float16_name(alias.name))
-            aliases.update(alias.asname or "" for alias in renamed)
+            aliases.update(alias.asname for alias in node.names if alias.asname and _is_float16_name(alias.name))
     for node in nodes:
         if node in ignored_nodes:
             continue

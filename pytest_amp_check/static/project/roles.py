@@ -60,15 +60,17 @@ class RoleCollector:
         if not isinstance(func, ast.Attribute):
             return
         if func.attr in CAST_METHODS:
-            self._cast_texts.add(find_access_path(func.value) or "")
+            cast = find_access_path(func.value)
+            if cast is not None:
+                self._cast_texts.add(cast)
         if func.attr in ("unscale_", "step") and node.args:
             owner, argument = find_access_path(func.value), find_access_path(node.args[0])
             if owner is not None and argument is not None:
                 self._step_targets.setdefault(owner, set()).add(argument)
         elif func.attr == "backward":
             match func.value:
-                case ast.Call(func=ast.Attribute(attr="scale", value=scaler)):
-                    self._scaler_texts.add(find_access_path(scaler) or "")
+                case ast.Call(func=ast.Attribute(attr="scale", value=scaler)) if text := find_access_path(scaler):
+                    self._scaler_texts.add(text)
 
     def _note_wrapper(self, node: ast.Call) -> None:
         """Record a scaler that is called with a loss and an optimizer: such a call does a whole step."""
