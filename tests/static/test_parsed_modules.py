@@ -607,6 +607,8 @@ class TestClasses:
         ("loss_scaler(loss, o)", {}),
         ("scalers[0](loss, optim)", {"scalers[0]": "timm", "optim": "optimizer"}),
         ("make_scaler()(loss, optim)", {}),
+        ("scaler.x[0](loss, optim)", {}),
+        ("s.scale(x)\ns.step(make())", {}),
         ("make().scale(loss).backward()", {}),
         ("e.backward(loss)\ne.setup_dataloaders(d)", {"e": "fabric"}),
         ("e.backward(loss)\ne.accumulate(m)", {"e": "accelerate"}),
@@ -795,3 +797,30 @@ def test_names_that_other_files_inline() -> None:
     assert names["g"] == ({"mse_loss"}, set())
     (cls,) = module.classes.values()
     assert (set(cls.used_names), set(cls.context_names)) == ({"mse_loss"}, set())
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "body", "expected"),
+    [
+        ("LightningModule", "training_step", "x.backward()\n        o.step()", True),
+        ("LightningModule", "training_step", "x.backward()\n        m()", False),
+        ("LightningModule", "training_step", "m()", False),
+        ("LightningModule", "validation_step", "return binary_cross_entropy(x)", True),
+        ("LightningModule", "other", "return binary_cross_entropy(x)", False),
+        ("LightningModule", "training_step", "return mse_loss(x)", False),
+        ("LightningModule", "on_after_backward", "clip_grad_norm_(p)", True),
+        ("LightningModule", "on_after_backward", "p.grad.clamp_(-1, 1)", True),
+        ("LightningModule", "on_after_backward", "print(p)", False),
+        ("Other", "training_step", "x.backward()\n        o.step()", False),
+        ("Other", "on_after_backward", "clip_grad_norm_(p)", False),
+        ("Other", "compute_loss", "return x.half()", True),
+        ("Other", "compute_loss", "return x", False),
+        ("Other", "compute", "return x.half()", False),
+    ],
+)
+def test_methods_that_a_trainer_runs(base: str, method: str, body: str, *, expected: bool) -> None:
+    text = f"class A({base}):\n    def {method}(self):\n        {body}\nzero_grad\n"
+    assert relevant(text, "m").is_entry_point is expected
+    assert not relevant(
+        f"def {method}(self):\n    {body.replace('        ', '    ')}\nLightningModule\nzero_grad\n"
+    ).is_entry_point

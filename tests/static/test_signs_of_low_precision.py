@@ -31,6 +31,7 @@ from pytest_amp_check.static.sources.source_files import load_bytes
         ("MixedPrecision(param_dtype=x)", True),
         ("MixedPrecisionPolicy(x)", True),
         ("autocast(True)", True),
+        ("autocast(flag, False)", True),
         ("autocast(enabled=flag)", True),
         ("autocast('cuda', other=False)", True),
         ("autocast('cuda', torch.float16, False)", True),
@@ -136,6 +137,8 @@ def entries(text: str) -> AutocastEntries:
         (NET.format("return x"), set(), set()),
         (NET.format("return self.run(x)\n    def run(self, x): autocast()"), {"Net", "run"}, {"Net"}),
         (NET.format("return f(x)\ndef f(x): autocast()"), {"Net", "f"}, {"Net"}),
+        (NET.format("return x\n    def g(self): f()\ndef f(): autocast()"), {"Net", "g", "f"}, {"Net"}),
+        ("class A:\n    def __init__(self): pass\n    def g(self): f()\ndef f(): autocast()", {"g", "f"}, set()),
         (NET.format("return region") + "region = autocast()", {"Net"}, {"Net"}),
         ("class A(B):\n    pass\n" + NET.format("autocast()").replace("Net", "B"), {"A", "B"}, {"B"}),
         ("@f\nclass A: pass\ndef f(): autocast()", {"A", "f"}, set()),
@@ -266,6 +269,42 @@ def test_names_that_a_file_may_have_from_another(tmp_path: Path, text: str, *, e
     path = tmp_path / "a.py"
     path.write_text(text)
     assert Exports(load_bytes, AFFECTS_PROTOCOL).may_reexport(str(path), "x") is expected
+
+
+def test_files_and_imports_that_an_answer_depends_on(tmp_path: Path) -> None:
+    files = {
+        "a.py": "from b import g\ndef f():\n    g()\n",
+        "b.py": "from c import h as g\n",
+        "c.py": "def h(): pass\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    loaded: list[str] = []
+
+    def load(path: str) -> bytes:
+        loaded.append(Path(path).name)
+        return load_bytes(path)
+
+    project = Project()
+    project.add_files([str(tmp_path / name) for name in files], [str(tmp_path)])
+    exports = Exports(load, AFFECTS_PROTOCOL)
+    direct = exports.relevance_of_name(str(tmp_path / "b.py"), "g", project.find_import)
+    for answer, path, target in (
+        (direct, "b.py", "c"),
+        # The answer about `a` contains the known answer about `b`.
+        (exports.relevance_of_name(str(tmp_path / "a.py"), "f", project.find_import), "a.py", "b"),
+        (exports.relevance_of_import("a", "f", str(tmp_path / "d.py"), project.find_import), "d.py", "a"),
+    ):
+        assert not answer.is_relevant
+        assert {str(tmp_path / name) for name in ("b.py", "c.py")} <= answer.dependencies
+        assert answer.import_targets[target, str(tmp_path / path), 0] == str(tmp_path / f"{target}.py")
+        assert answer.import_targets["c", str(tmp_path / "b.py"), 0] == str(tmp_path / "c.py")
+        assert (str(tmp_path / "a.py") in answer.dependencies) is (path != "b.py")
+    assert sorted(loaded) == ["a.py", "b.py", "c.py"]
+    whole = exports.relevance_of_import("b", "", str(tmp_path / "d.py"), project.find_import)
+    assert (whole.is_relevant, whole.dependencies) == (False, {str(tmp_path / "b.py")})
+    assert [exports.is_relevant_file(str(tmp_path / "c.py")) for _ in range(2)] == [False, False]
+    assert loaded.count("c.py") == 2
 
 
 @pytest.mark.parametrize(

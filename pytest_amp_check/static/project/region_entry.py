@@ -127,7 +127,7 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
                     direct.add(node.name)
         elif isinstance(node, ast.ClassDef):
             named = names_by_owner.setdefault(node.name, set())
-            own = [part for part in node.body if getattr(part, "name", "") in RUNNING_METHODS or not _is_function(part)]
+            own = [part for part in node.body if not _is_function(part) or part.name in RUNNING_METHODS]
             named |= _names_below([*own, *node.decorator_list, *node.bases])
             if any(map(_is_forward, node.body)):
                 modules[node.name] = named

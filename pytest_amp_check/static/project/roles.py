@@ -82,7 +82,7 @@ class RoleCollector:
         owner = find_access_path(func)
         if owner is None or "scaler" not in owner.rpartition(".")[2].lower():
             return
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:2]
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:]
         argument = find_access_path(given[0]) if given else None
         if argument is not None:
             self._wrapper_arguments.setdefault(owner, set()).add(argument)
