@@ -737,6 +737,7 @@ def test_methods_beside_a_method_with_a_scaler(text: str, *, expected: bool) -> 
         ("def f(x):\n    return F.mse_loss(x)", True, False, False),
         ("def f(x):\n    return g(x)\ndef g(x):\n    return F.mse_loss(x)", False, False, False),
         ("def f(x):\n    return g(x)\ndef g(x):\n    return F.mse_loss(x)\nx.backward()", True, False, False),
+        ("def f(x):\n    return F.mse_loss(x)\nx.backward()", True, False, False),
         ("def f(x):\n    torch.save(x.state_dict())", False, True, False),
         ("def f(x):\n    torch.save(x)", False, False, False),
         ("def f(x):\n    x.state_dict()", False, False, False),

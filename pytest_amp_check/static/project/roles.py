@@ -122,7 +122,7 @@ class RoleCollector:
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
-            if names - {"param_groups"} == {"zero_grad"} and text.rpartition(".")[2] in stepped:
+            if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:
