@@ -242,6 +242,7 @@ SPEAKS = {
     "what stands in a comment": ('# """\nautocast(x)\n# """', True),
     "what stands in a string": ('x = \'"""\'\nautocast(x)\ny = \'"""\'', True),
     "what is quoted otherwise": ("'''\nautocast(x)\n'''", True),
+    "quotes that are escaped in a second text": ('"""\nautocast(x)\n"""\nx = """\\""" + y + """z"""', True),
     "quotes that are escaped": ('x = """\\"""\nautocast(x)\n"""', True),
     # Code that hides its names.
     "null bytes": ("\0", True),

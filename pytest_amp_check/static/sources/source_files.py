@@ -504,8 +504,7 @@ def _refuse_null(data: bytes) -> None:
 
 def _coding_line(data: bytes) -> str:
     """Return the encoding in the first or second line (PEP 263), or ""."""
-    second = data.find(b"\n", data.find(b"\n") + 1)
-    head = data if second < 0 else data[:second]
+    head = b"\n".join(data.split(b"\n", 2)[:2])
     if b"coding" not in head:
         return ""
     for line in head.removeprefix(BYTE_ORDER_MARK).splitlines()[:2]:
