@@ -83,8 +83,8 @@ scaler.update()
             "",
             "AMP201",
             (
-                "`clip` clips gradients that are still multiplied by the loss scale: call `scaler.unscale_(held['opt'])` "
-                "before it"
+                "`clip` clips gradients that are still multiplied by the loss scale: call "
+                "`scaler.unscale_(held['opt'])` before it"
             ),
         ),
         (
@@ -92,8 +92,8 @@ scaler.update()
             "scaler.unscale_({given})",
             "AMP209",
             (
-                "`scaler.unscale_(held['opt'])` is called twice for one update, so torch raises: call it once, before the "
-                "gradients are first used"
+                "`scaler.unscale_(held['opt'])` is called twice for one update, so torch raises: call it once, before "
+                "the gradients are first used"
             ),
         ),
     ],
