@@ -302,6 +302,8 @@ class TestMarkdown:
             (f"  ```python\n  if x:\n      {SPEAKS}\n  ```", [f"if x:\n    {SPEAKS}"]),
             (f"  ```python\nX = {SPEAKS}\n  ```", [f"X = {SPEAKS}"]),
             (f"> - ```python\n>   {SPEAKS}\n>   ```", [SPEAKS]),
+            (f">- ```python\n>  {SPEAKS}\n>  ```", [SPEAKS]),
+            (f"- > ```python\n  > if x:\n  >     {SPEAKS}\n  > ```", [f"if x:\n    {SPEAKS}"]),
             ("```python\n```", []),
             ("```python\nx = 1\n```", []),
             (f"```python\n{SPEAKS}\nx = (\n```", []),

@@ -363,7 +363,7 @@ class Project:
 
     def possible_imports(self, path: str) -> frozenset[str]:
         """Return the absolute paths of the files that a file imports, or may import by a name known at run time."""
-        with self._kept_import_targets():
+        with _kept_import_targets(self):
             return self.direct_imports(os.path.abspath(path))
 
     def static_imports(self, path: str) -> frozenset[str]:
@@ -371,15 +371,8 @@ class Project:
 
         The analysis of the file can lead to these files and to no others.
         """
-        with self._kept_import_targets():
+        with _kept_import_targets(self):
             return frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
-
-    @contextmanager
-    def _kept_import_targets(self) -> Iterator[None]:
-        """Resolve imports without making them dependencies of the current file."""
-        asked, self.import_targets = self.import_targets, {}
-        yield
-        self.import_targets = asked
 
     def transitive_imports(self, paths: set[str]) -> set[str]:
         """Return the files and their direct and indirect imports; all files if one file imports by run-time names."""
@@ -432,6 +425,14 @@ class Project:
                 if dropped is not None:
                     self._cached_characters -= len(dropped.text)
                     dropped.release_references()
+
+
+@contextmanager
+def _kept_import_targets(project: Project) -> Iterator[None]:
+    """Resolve imports without making them dependencies of the current file."""
+    asked, project.import_targets = project.import_targets, {}
+    yield
+    project.import_targets = asked
 
 
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:

@@ -11,7 +11,6 @@ _PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?
 #: Width of a tab, in columns.
 _TAB = 4
 _QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
-_THROUGH_QUOTES = re.compile(r".*>[ \t]?")
 
 
 def python_blocks(text: str) -> list[Block]:
@@ -27,7 +26,11 @@ def python_blocks(text: str) -> list[Block]:
             continue
         container, fence, info = opened.groups()
         quotes = container.count(">")
-        width = len(_THROUGH_QUOTES.sub("", container).expandtabs(_TAB))
+        behind = container.rpartition(">")[2]
+        if quotes:
+            # A quotation mark includes one blank.
+            behind = behind[behind[:1].isspace() :]
+        width = len(behind.expandtabs(_TAB))
         rows: list[str] = []
         line_positions: list[LinePosition] = []
         while number < len(lines):

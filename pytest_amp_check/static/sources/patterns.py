@@ -415,7 +415,7 @@ _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 _CONSTANT_NAME = rb"[A-Z][A-Z0-9_]{2,}"
 #: An item that is set to such a number or to minus a constant.
 _LARGE_ITEM = rb"\] = (?:-?" + _LARGE + rb"|-(?:\w+\.)*" + _CONSTANT_NAME + rb"\b)"
-_FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+_FILL_FUNCTIONS = rb"masked_fill|index_fill|full_like|\.fill_\(|where\("
 #: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
@@ -453,7 +453,6 @@ def _fills_large_number(code: Code) -> bool:
         return True
     if code.words_found.isdisjoint(_FILL_WORDS):
         return False
-    words = [word for word in _FILL_FUNCTIONS if word in data]
     names: set[bytes] = set()
     before = re.compile(_ASSIGNED_NAME)
     # The lookahead only saves time: most assignments fail there.
@@ -463,16 +462,15 @@ def _fills_large_number(code: Code) -> bool:
             names.add(name.group(1))
     value = re.compile(rb"[,=(\n]" + _SIGN + rb"(?:(" + _LARGE + rb")|((?:\w+\.)*\w+))?")
     call = re.compile(_NAME_AND_ARGUMENTS)
-    for word in words:
-        for named in re.finditer(re.escape(word), data):
-            position = named.start()
-            found = call.match(data, position)
-            text = found.group(1) if found is not None else data[position : position + _ARGUMENT_REACH]
-            for number, dotted in value.findall(text):
-                if number or not names.isdisjoint(dotted.split(b".")):
-                    return True
-                if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
-                    return True
+    for named in re.finditer(_FILL_FUNCTIONS, data):
+        position = named.start()
+        found = call.match(data, position)
+        text = found.group(1) if found is not None else data[position : position + _ARGUMENT_REACH]
+        for number, dotted in value.findall(text):
+            if number or not names.isdisjoint(dotted.split(b".")):
+                return True
+            if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
+                return True
     return False
 
 
