@@ -293,7 +293,8 @@ def _lines_containing(word: bytes, data: bytes) -> Iterator[tuple[int, bytes]]:
 
     The byte search is much faster than a line loop.
     """
-    data += b"\n"
+    if not data.endswith(b"\n"):
+        data += b"\n"
     position = data.find(word)
     while position >= 0:
         start = data.rfind(b"\n", 0, position) + 1
