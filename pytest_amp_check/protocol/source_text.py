@@ -19,6 +19,11 @@ def find_access_path(node: ast.AST) -> str | None:
     return None
 
 
+def access_text(node: ast.AST | None) -> str:
+    """Return the text of a name, an attribute or an item, or "" for other expressions and for None."""
+    return (find_access_path(node) if node is not None else None) or ""
+
+
 def _find_beginning(node: ast.AST, limit: int) -> ast.AST:
     """Return the part of an expression that contains the first characters: of a long call chain, the first calls."""
     calls: list[ast.Call] = []

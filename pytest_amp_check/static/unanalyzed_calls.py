@@ -9,7 +9,7 @@ from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import Finding
 from ..protocol.findings_builder import make_finding
 from ..protocol.sites import Site
-from ..protocol.source_text import SourceText, find_access_path
+from ..protocol.source_text import SourceText, access_text
 from .interpreter.visited_calls import Span, span_of
 from .project.module import Module
 from .project.relevance import may_train
@@ -55,8 +55,8 @@ def _calls_below(
 
 def _protocol_call(module: Module, call: ast.Call, function_name: str) -> UnanalyzedCall | None:
     func = call.func
-    name = func.attr if isinstance(func, ast.Attribute) else find_access_path(func) or ""
-    receiver = find_access_path(func.value) or "" if isinstance(func, ast.Attribute) else ""
+    name = func.attr if isinstance(func, ast.Attribute) else access_text(func)
+    receiver = access_text(func.value) if isinstance(func, ast.Attribute) else ""
     if not (name == "save" and receiver == "torch") and not _is_protocol_call(name, receiver, call):
         return None
     site = Site(

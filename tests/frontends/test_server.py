@@ -106,6 +106,21 @@ def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
         assert editor.said == []
 
 
+@pytest.mark.parametrize(
+    ("unscales", "paths"),
+    [
+        ("if early:\n            {}", "(on some paths only, when `early` is false)"),
+        ("try:\n            {}\n        except ValueError:\n            pass", "(on some paths only)"),
+    ],
+)
+def test_a_finding_on_some_paths_says_so(unscales: str, paths: str, tmp_path: Path) -> None:
+    text = BAD.replace("        told", f"        {unscales.format('scaler.unscale_(optimizer)')}\n        told")
+    with Editor(tmp_path) as editor:
+        (found,) = editor.found(editor.open(tmp_path / "train.py", text))
+    assert found.message.startswith("clip-before-unscale: `nn.utils.clip_grad_norm_` clips gradients")
+    assert found.message.endswith(f" {paths}")
+
+
 def test_a_broken_text_is_said_and_forgotten_again(tmp_path: Path) -> None:
     with Editor(tmp_path) as editor:
         address = editor.open(tmp_path / "train.py", BAD.replace("def train(", "def train(:"))

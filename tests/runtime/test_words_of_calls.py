@@ -74,6 +74,50 @@ scaler.update()
         )
 
 
+@pytest.mark.parametrize("given", ["held['opt']", "optimizer=held['opt']"])
+@pytest.mark.parametrize(
+    ("clip", "unscale", "code", "said"),
+    [
+        (
+            "clip(max_norm=1.0, parameters=model.parameters())",
+            "",
+            "AMP201",
+            (
+                "`clip` clips gradients that are still multiplied by the loss scale: call "
+                "`scaler.unscale_(held['opt'])` before it"
+            ),
+        ),
+        (
+            "scaler.unscale_({given})",
+            "scaler.unscale_({given})",
+            "AMP209",
+            (
+                "`scaler.unscale_(held['opt'])` is called twice for one update, so torch raises: call it once, before "
+                "the gradients are first used"
+            ),
+        ),
+    ],
+)
+def test_the_optimizer_of_a_step_is_named_in_any_form_of_the_call(
+    given: str, clip: str, unscale: str, code: str, said: str, tmp_path: Path
+) -> None:
+    body = f"""
+from contextlib import suppress
+from torch.nn.utils import clip_grad_norm_ as clip
+
+held = {{"opt": optimizer}}
+x, y = batches[0]
+loss = loss_of(x, y)
+scaler.scale(outputs=loss).backward()
+{clip.format(given=given)}
+with suppress(RuntimeError):
+    {unscale.format(given=given) or "pass"}
+scaler.step({given})
+scaler.update()
+"""
+    assert found(body, tmp_path / "train.py", code).message == said
+
+
 @pytest.mark.parametrize("gradient", ["", "torch.ones(())"])
 def test_a_loss_on_another_line_than_its_backward_has_its_own_name_or_none(gradient: str, tmp_path: Path) -> None:
     body = f"""

@@ -55,6 +55,8 @@ for frames, target in loader:
     grads.step(opt)
     grads.update()
 """
+OWN = "class Own(nn.Module):\n    pass\nown = Own()\n"
+RATE = "rate = torch.optim.lr_scheduler.StepLR(opt, 1)\n"
 FORGOTTEN, WHOLE = "save:no-scaler", "save:whole-scaler"
 #: Code after the loop, and the violation of its last statement, "" for none.
 SAVED = [
@@ -95,6 +97,17 @@ SAVED = [
     ("torch.save({'opt': opt.state_dict()} if full else None, path)", FORGOTTEN),
     ("torch.save(blob, path)", ""),
     ("torch.save()", ""),
+    ("torch.save([[[[[opt.state_dict()]]]]], path)", FORGOTTEN),
+    ("torch.save([[[[[[opt.state_dict()]]]]]], path)", ""),
+    ("torch.save({'b': Bundle(net.state_dict(), 3), 'opt': opt.state_dict()}, path)", FORGOTTEN),
+    ("torch.save({'b': Holder(net, opt, grads), 'opt': opt.state_dict()}, path)", ""),
+    ("torch.save(get_optimizer_state_dict(net), path)", ""),
+    (RATE + "keep({'rate': rate.state_dict(), 'opt': opt.state_dict()})", FORGOTTEN),
+    (RATE + "keep(rate.state_dict(), opt.state_dict())", ""),
+    (OWN + "keep({'net': own, 'opt': opt.state_dict()})", FORGOTTEN),
+    (OWN + "keep(own.state_dict(), opt.state_dict())", FORGOTTEN),
+    ("keep([{'net': net.state_dict(), 'opt': opt.state_dict()}])", FORGOTTEN),
+    ("log.info({'net': net.state_dict(), 'opt': opt.state_dict()})", ""),
     # The objects themselves.
     ("torch.save({'net': net, 'opt': opt}, path)", FORGOTTEN),
     ("torch.save({'net': net, 'opt': opt, 'scaler': grads.state_dict()}, path)", ""),

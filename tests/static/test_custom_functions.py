@@ -45,6 +45,8 @@ PARTS = {
     "use": "Mul.apply(x, self.w)",
     "rest": 'with torch.autocast("cuda"):\n    loss = Layer()(data).sum()\nloss.backward()',
 }
+#: A call of the Function itself in a region, with these arguments.
+DIRECT = 'with torch.autocast("cuda"):\n    loss = Mul.apply({}).sum()\nloss.backward()'
 #: The differences from a Function without decorators, and the findings: method, and label of the violation.
 CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
     "plain": ({}, [("forward", "function:undecorated")]),
@@ -124,9 +126,7 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
     "direct full": (
         {
             "use": "x",
-            "rest": (
-                'with torch.autocast("cuda"):\n    loss = Mul.apply(data, torch.randn(8, 8)).sum()\nloss.backward()'
-            ),
+            "rest": (DIRECT.format("data, torch.randn(8, 8)")),
         },
         [("forward", "function:undecorated")],
     ),
@@ -155,6 +155,56 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
         {"fwd": "out = torch.empty(8, 8); torch.add(x, w); return out", "use": "Mul.apply(self.lin(x), x)"},
         [],
     ),
+    "saved variables": (
+        {"bwd": "x, w = ctx.saved_variables; return g @ w.t(), x.t() @ g"},
+        [("forward", "function:undecorated")],
+    ),
+    "saved otherwise": ({"bwd": "x, w = ctx.saved; return g @ w.t(), x.t() @ g"}, []),
+    "attr of another": ({"fwd": "other.x = x; other.w = w; return x @ w", "bwd": "return g @ ctx.w.t(), ctx.x"}, []),
+    "old and the same device": (
+        {"fd": "@torch.cuda.amp.custom_fwd", "bd": '@torch.amp.custom_bwd(device_type="cuda")'},
+        [("@torch.cuda.amp.custom_fwd", "deprecated")],
+    ),
+    "dtype of a sum": ({"bwd": "x, w = ctx.saved_tensors; n = g.sum(dtype=d); return g @ w.t(), x.t() @ g"}, []),
+    "dimension of a sum": (
+        {"bwd": "x, w = ctx.saved_tensors; n = g.sum(dim=d); return g @ w.t(), x.t() @ g"},
+        [("forward", "function:undecorated")],
+    ),
+    "direct and right": (
+        {
+            "fd": '@torch.amp.custom_fwd(device_type="cuda")',
+            "bd": '@torch.amp.custom_bwd(device_type="cuda")',
+            "use": "x",
+            "rest": DIRECT.format("data, torch.randn(8, 8)"),
+        },
+        [],
+    ),
+    "direct, made, of an unknown input": (
+        {
+            "fwd": "out = torch.empty(8, 8); other.op(x, out); return out",
+            "use": "x",
+            "rest": 'with torch.autocast("cuda"):\n    loss = Mul.apply(data, data).sum()\nloss.backward()',
+        },
+        [],
+    ),
+    "direct, foreign, of low inputs": (
+        {
+            "fwd": "return other.op(x, w)",
+            "use": "x",
+            "rest": DIRECT.format("torch.randn(8, 8).half(), torch.randn(8, 8).half()"),
+        },
+        [],
+    ),
+    "foreign numpy": (
+        {
+            "fwd": "return numpy.dot(x, w)",
+            "use": "Mul.apply(self.lin(x), self.w)",
+            "rest": "import numpy\n" + PARTS["rest"],
+        },
+        [],
+    ),
+    "foreign layer": ({"fwd": "return nn.functional.other(x, w)", "use": "Mul.apply(self.lin(x), self.w)"}, []),
+    "foreign of no import": ({"fwd": "return ctx.op(x, w)", "use": "Mul.apply(self.lin(x), self.w)"}, []),
     "foreign one": ({"fwd": "return other.op(x)", "use": "Mul.apply(self.lin(x), self.w)"}, []),
     "foreign changed": ({"fwd": "x = x * 2; return other.op(x, w)", "use": "Mul.apply(self.lin(x), self.w)"}, []),
 }

@@ -88,6 +88,33 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(
         assert path.read_text() == "new"
 
 
+def test_the_disk_has_all_content_before_the_old_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size))
+    replace_file(str(tmp_path / "a.py"), b"x" * 1000)
+    assert sizes == [1000]
+
+
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="this system has no extended attributes")
+def test_extended_attributes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("old")
+    kept: dict[str, bytes] = {}
+
+    def set_attribute(part: str, name: str, value: bytes) -> None:
+        if name == "security.label":
+            raise PermissionError(1, "Operation not permitted")
+        assert os.path.basename(part).startswith(TEMPORARY_PREFIX)
+        kept[name] = value
+
+    monkeypatch.setattr(os, "listxattr", lambda given: ["security.label", "user.origin"] if given == str(path) else [])
+    monkeypatch.setattr(os, "getxattr", lambda given, name: f"{Path(given).name} {name}".encode())
+    monkeypatch.setattr(os, "setxattr", set_attribute)
+    assert replace_file(str(path), b"new") == []
+    assert kept == {"user.origin": b"a.py user.origin"}
+    assert path.read_text() == "new"
+
+
 def test_an_owner_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.py"
     path.write_text("old")

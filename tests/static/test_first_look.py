@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pytest_amp_check.static.sources import patterns
 from pytest_amp_check.static.sources.patterns import Code
+from pytest_amp_check.static.sources.prefilter import prescan_file
 
 
 def code(text: str) -> Code:
@@ -92,6 +96,7 @@ def test_what_has_a_trainer_train_in_float16(text: str, *, expected: bool) -> No
         ("model.load_state_dict(state)\noptimizer.step()", False),
         ("models[0].load_state_dict(state)", False),
         ("model[opt].load_state_dict(state)", False),
+        ("state[opt[0]].load_state_dict(state)", False),
         ("x = opt[\n0].load_state_dict(state)", False),
         ("model.load_state_dict(state)\nsaved['optimizer'] = optimizer.state_dict()", False),
         ("# optimizer.load_state_dict(state)", False),
@@ -142,6 +147,9 @@ SPEAKS = {
     "one that is registered beside another": ("register_autocast(x); y = autocast", True),
     "prose": ("the autocast", False),
     "prose that goes on": ("of the autocast mode", False),
+    "prose that repeats a word": ("the autocast autocast mode", False),
+    "a comment on a later line": ("x = 1\n# autocast(x)", False),
+    "a comment before code": ("# autocast(x)\nautocast(x)", True),
     "two comments": ("# autocast(x)\n  # = autocast(y)", False),
     "a comment behind code": ("x = 1  # = autocast(y)", True),
     "a longer name": ("is_autocast_cpu", False),
@@ -171,6 +179,10 @@ SPEAKS = {
     "the value in the next call": ("x.masked_fill(m, 0)\nf(-1e9)", False),
     "the second of two fills": ("x.masked_fill(m, 0)\nx.masked_fill(m, -1e9)", True),
     "a fill without brackets": ("x.masked_fill\nf(0, -1e9)", True),
+    "a fill by a constant": ("x.masked_fill(m, MASK_VALUE)", True),
+    "a fill by a constant of a module": ("x.masked_fill(m, -values.LOWEST)", True),
+    "a fill by a name in upper case": ("x.masked_fill(m, NO)", False),
+    "a where by its own name": ("where(m, x, -1e9)", True),
     "a where": ("torch.where(m, x, -1e9)", True),
     "a whole tensor": ("torch.full_like(x, -1e9)", True),
     "a fill in place": ("x.fill_(-1e9)", True),
@@ -189,6 +201,12 @@ SPEAKS = {
     "to": ("model.to(torch.float16)\noptim.SGD(model.parameters())", True),
     "to a device": ("model.to(device)\noptim.SGD(model.parameters())\nhalf = 2", False),
     "type": ("model.type(torch.half)\noptim.SGD(model.parameters())", True),
+    "a dtype by name and no low dtype": ("model.to(dtype)\noptim.SGD(model.parameters())", False),
+    "the dtype of a checkpoint": ("m.from_pretrained(x, torch_dtype='auto')\noptim.SGD(m.parameters())", True),
+    "a Trainer of Lightning": ("Trainer(precision='bf16-true').fit(model)", True),
+    "a Trainer of Lightning that tests": ("Trainer(precision='bf16-true').test(model)", False),
+    "a Trainer of Lightning in float32": ("Trainer(precision='32').fit(model)", False),
+    "a precision without a Trainer": ("Fabric(precision='bf16-true').fit(model)", False),
     "a dtype by name": ("model.to(dtype)\noptim.SGD(model.parameters())\nx = 'float16'", True),
     "a layer": ("nn.Linear(8, 8, dtype=torch.float16)\noptim.SGD(model.parameters())", True),
     "a layer of float32": ("nn.Linear(8, 8, dtype=torch.float32)\noptim.SGD(model.parameters())\nx = 'float16'", False),
@@ -199,6 +217,7 @@ SPEAKS = {
     "an average that is cast later": ("self.kept = deepcopy(model)\nself.kept.half()\nself.kept *= decay", True),
     "a copy without an average": ("self.kept = deepcopy(model).half()", False),
     "an average of a copy in float32": ("self.kept = deepcopy(model)\nself.kept *= decay\nhalf = 1 / 2", False),
+    "a copy beside another cast": ("self.kept = deepcopy(model)\nother.half()\nself.kept *= decay", False),
     "an average of what is no copy": ("self.kept = model.half()\nself.kept *= decay", False),
     "a copy outside of a class": ("kept = deepcopy(model).half()\nkept.w.lerp_(model.w, 0.1)", False),
     # Clips and comments.
@@ -216,10 +235,14 @@ SPEAKS = {
     "documentation": ('"""\nautocast(x)\n"""', False),
     "documentation and code": ('"""\nautocast(x)\n"""\nautocast(y)', True),
     "two of them": ('"""\nautocast(x)\n"""\nx = 1\n"""autocast(x)"""', False),
+    "documentation between code": ('x = 1\n"""\nautocast(x)\n"""\ny = 2', False),
+    "an empty text before documentation": ('""""""\n"""autocast(x)"""', False),
+    "two texts on a line": ('f("""autocast(x)""", """autocast(x)""")', False),
     "what is not closed": ('"""\nautocast(x)\n', True),
     "what stands in a comment": ('# """\nautocast(x)\n# """', True),
     "what stands in a string": ('x = \'"""\'\nautocast(x)\ny = \'"""\'', True),
     "what is quoted otherwise": ("'''\nautocast(x)\n'''", True),
+    "quotes that are escaped in a second text": ('"""\nautocast(x)\n"""\nx = """\\""" + y + """z"""', True),
     "quotes that are escaped": ('x = """\\"""\nautocast(x)\n"""', True),
     # Code that hides its names.
     "null bytes": ("\0", True),
@@ -248,6 +271,14 @@ def test_what_is_worth_parsing(what: str) -> None:
         ("t = torch.arange(n) * self.inv_freq", []),
         ("p = x.softmax(-1).to(dtype)\nbest = p.topk(2)", [1]),
         ("p = x.softmax(-1).to(dtype)\nbest = p.max()", []),
+        ("p = x.softmax(-1).type_as(x)\nbest = p.topk(2)", [1]),
+        ("p = x.softmax(-1)\nbest = p.topk(2)", []),
+        ("p = x.mean().to(dtype)\nbest = p.topk(2)", []),
+        ("y = x - (x.mean() * x)\nz = f(x**2)", []),
+        ("y = x.mean() * x.pow(2)", [1]),
+        ("y = x**2\nz = x - y", []),
+        ("y = values - log_prob", []),
+        ("y = log_p - scale - log_prob", [1]),
         ("m = x.mean()\n\nwith near:\n    y = x.square().mean()\n    z = (x * x).mean()", [4, 5]),
     ],
 )
@@ -306,6 +337,82 @@ def test_what_classes_derive_from_whose_methods_may_matter(text: str, bases: set
 )
 def test_what_a_file_imports_that_leaves_the_training_to_others(text: str, names: set[bytes]) -> None:
     assert code(text).imported_names() == names
+
+
+@pytest.mark.parametrize(
+    ("text", "chooses", "may_be_float16"),
+    [
+        ("m.from_pretrained(x, torch_dtype=dtype)", True, True),
+        ("m.from_pretrained(x, torch_dtype = torch.float16)", True, True),
+        ("m.from_pretrained(x, torch_dtype=torch.bfloat16)", True, False),
+        ("Trainer(precision='16-true')", True, True),
+        ("deepspeed.initialize(model=model)", True, True),
+        ("MixedPrecisionPolicy(torch.bfloat16)", True, True),
+        ("m.from_pretrained(x)", False, False),
+        ("Trainer(precision='16-mixed')", False, False),
+    ],
+)
+def test_who_chooses_the_dtype_of_a_model(text: str, *, chooses: bool, may_be_float16: bool) -> None:
+    assert code(text).chooses_model_dtype is chooses
+    assert code(text).may_choose_float16 is may_be_float16
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1\nmodel.half()", True),
+        ("self.model.bfloat16()", True),
+        ("model_ema.to(torch.float16)", True),
+        ("model.to('cuda', torch.half)", True),
+        ("model = Net(3).to(device, torch.bfloat16)", True),
+        ("model = Net(3)\nx.half()", False),
+        ("y = model(x.half())", False),
+        ("x.half()", False),
+        ("model.to(device)", False),
+        ("model.float()", False),
+    ],
+)
+def test_who_casts_a_model(text: str, *, expected: bool) -> None:
+    assert code(text).casts_model is expected
+
+
+EVERYTHING = """import torch
+with torch.autocast("cuda"):
+    Trainer(precision=16)
+optimizer.load_state_dict(state)
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a.py", True), ("a.md", False)])
+def test_what_documentation_shows_is_none_of_a_program(tmp_path: Path, name: str, *, expected: bool) -> None:
+    path = tmp_path / name
+    path.write_text(EVERYTHING if expected else f"```python\n{EVERYTHING}```\n")
+    seen = prescan_file(str(path), largest=0)
+    assert seen.may_have_findings
+    facts = (seen.may_enter_autocast, seen.may_use_float16, seen.has_lightning16, seen.may_resume)
+    assert facts == (expected,) * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("save(model.state_dict())", True), ("def training_step(self): pass", True), ("x", False)]
+)
+def test_what_leaves_the_training_to_other_files(tmp_path: Path, text: str, *, expected: bool) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert prescan_file(str(tmp_path / "a.py"), largest=0).does_training_part is expected
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
+def test_what_only_programs_in_files_are_searched_for(tmp_path: Path, name: str) -> None:
+    text = "import torch\ndef f(x):\n    return m.from_pretrained(x, torch_dtype=dtype), x.pow(2).mean()\n"
+    (tmp_path / "a.py").write_text(text)
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": text}]}))
+    seen = prescan_file(str(tmp_path / name), largest=0)
+    facts = (seen.chooses_model_dtype, seen.has_fragile_math, seen.computes_tensors)
+    assert facts == (name == "a.py",) * 3
+
+
+def test_imported_names() -> None:
+    assert patterns.taken_names(b"(a as b,  # c\n    d)") == [b"a", b"d"]
 
 
 def test_names_of_classes() -> None:

@@ -44,7 +44,9 @@ def found(body: str, wrapped: str = DDP) -> list[int]:
     lines = "\n".join("        " + line for line in body.split("\n"))
     source = PROGRAM.replace("WRAPPED", wrapped).replace("BODY", lines)
     before = source[: source.index(lines)].count("\n")
-    return [finding.line - before for finding in check_source(source) if finding.code == "AMP607"]
+    every = check_source(source)
+    assert "AMP903" not in {finding.code for finding in every}
+    return [finding.line - before for finding in every if finding.code == "AMP607"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ NEWER = {
     "a string in a field": ((3, 12), """print(f'{", ".join(f'{name}' for name in names)}')"""),
     "the quotes of a string around it": ((3, 12), """name = f"{f'{config["user's"]}'}\""""),
     "a backslash in a field": ((3, 12), r"""name = f'{"\n".join(names)}'"""),
+    "text before a field": ((3, 12), 'name = f"a{config["name"]}"'),
+    "a brace before it": ((3, 12), 'name = f"{{" f"{config["name"]}"'),
+    "an escape before it": ((3, 12), 'name = f"\\"" f"{config["name"]}"'),
+    "a string as a width": ((3, 12), 'name = f"{loss:{"9"}}"'),
+    "a bracket in a slice": ((3, 12), 'name = f"{config[1:"]"]}"'),
     "a field over several lines": ((3, 12), 'name = f"{\n    config\n}"'),
     "a comment in a field": ((3, 12), 'name = f"""{\n    config["name"]  # the run\'s\n}"""'),
     "a type parameter with a default": ((3, 13), "class Loader[T = int]: pass"),
@@ -71,6 +76,10 @@ BROKEN = [
     'name = f"{config}" rest',
     "<<<<<<< HEAD",
     "lazy = import json",
+    # Syntax that every supported Python has.
+    "try:\n    pass\nexcept* ValueError, error:\n    pass",
+    'name = f"{code:#x}" rest',
+    'name = "of #" rest',
     "names = [*each, *rest",
     "try:\n    pass\nexcept OSError, ValueError as error:\n    pass",
 ]

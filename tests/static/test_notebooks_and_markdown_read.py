@@ -95,6 +95,11 @@ class TestCells:
             "b = 2\n"
         ]
 
+    def test_a_number_that_python_does_not_read_is_told_at_the_first_line(self) -> None:
+        with pytest.raises(Unreadable, match=r"^a notebook is JSON, and this is not: Exceeds the limit") as raised:
+            code_blocks.split_blocks("a.ipynb", '{\n"cells": ' + "9" * 5000 + "}")
+        assert raised.value.line == 1
+
     @pytest.mark.parametrize(
         ("text", "reason", "line"),
         [
@@ -154,6 +159,7 @@ class TestMagics:
             ("x = )\n!ls", None),
             ("x != 1\n!ls", ["x != 1", ""]),
             ("%%time\nx = 1", ["", "x = 1"]),
+            ("%%time", [""]),
             ("\n%%capture out\n%%time\nx = 1", ["", "", "", "x = 1"]),
             ("%%time\n\n%%capture\nx = 1", ["", "", "", "x = 1"]),
             ("%%time\n!ls\nx = 1", ["", "", "x = 1"]),
@@ -197,6 +203,8 @@ class TestMagics:
             ("%%python3 -c\nx = 1", ["\nx = 1\n"]),
             ("%%writefile a.txt\nx = 1", []),
             ("%%writefile a.pyx\nx = 1", []),
+            ("%%writefile a.pyX\nx = 1", []),
+            ("%%time\n\n%%bash\nx = 1", []),
             ("%%writefile a.py\nx = (", []),
             ("%%writefile a.py\n!ls", []),
             ("%%bash\nx = 1", []),
@@ -289,7 +297,13 @@ class TestMarkdown:
             (f"\t```python\n\t{SPEAKS}\n\t```", [SPEAKS]),
             (f"\t```python\n  \t{SPEAKS}\n\t```", [SPEAKS]),
             (f"\t```python\n    {SPEAKS}\n\t```", [SPEAKS]),
+            # A blank fills one column of the four up to the tab stop.
+            (f"-     ```python\n \t  {SPEAKS}\n      ```", [SPEAKS]),
+            (f"  ```python\n  if x:\n      {SPEAKS}\n  ```", [f"if x:\n    {SPEAKS}"]),
+            (f"  ```python\nX = {SPEAKS}\n  ```", [f"X = {SPEAKS}"]),
             (f"> - ```python\n>   {SPEAKS}\n>   ```", [SPEAKS]),
+            (f">- ```python\n>  {SPEAKS}\n>  ```", [SPEAKS]),
+            (f"- > ```python\n  > if x:\n  >     {SPEAKS}\n  > ```", [f"if x:\n    {SPEAKS}"]),
             ("```python\n```", []),
             ("```python\nx = 1\n```", []),
             (f"```python\n{SPEAKS}\nx = (\n```", []),
@@ -300,6 +314,9 @@ class TestMarkdown:
     def test_where_a_block_begins_and_ends(self, text: str, expected: list[str] | None) -> None:
         # A block is indented as a whole, so that deeper lines in it are invalid Python.
         assert shown(text) == [each + "\n" for each in expected or []]
+
+    def test_a_text_that_no_encoding_has_is_searched_as_well(self) -> None:
+        assert check_source(f"```python\n{SPEAKS}  # \ud800\n```\n", "a.md") == []
 
     @pytest.mark.parametrize(
         ("text", "places"),

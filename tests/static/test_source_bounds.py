@@ -75,6 +75,12 @@ def test_what_costs_most_is_dense(text: str) -> None:
     assert is_dense(text)
 
 
+def test_the_most_tokens_are_not_too_many() -> None:
+    text = "ab\n" * 200_000
+    assert not is_dense(text, 400_000)
+    assert is_dense(text, 399_999)
+
+
 def many_branches(number: int) -> str:
     body = (
         f"    if c[{i}]: scaler.scale(loss).backward()\n    if d{i}: scaler.step(o)\n    if e{i}: scaler.update()\n"

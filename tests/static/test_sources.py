@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_amp_check.static.sources import git as git_calls
+from pytest_amp_check.static.sources.block import find_parse_error
 from pytest_amp_check.static.sources.git import kill_after
 from pytest_amp_check.static.sources.newer_syntax import Rejection, explain_rejection
 from pytest_amp_check.static.sources.source_files import (
@@ -163,6 +166,7 @@ class TestExclude:
             ("c/**/d.py", ["a/x_test.py", "b.py"]),
             ("x/c", ["a/x_test.py", "b.py", "c/a/d.py"]),
             ("", ["a/x_test.py", "b.py", "c/a/d.py"]),
+            ("aX", ["a/x_test.py", "b.py", "c/a/d.py"]),
         ],
     )
     def test_patterns(self, tmp_path: Path, pattern: str, left: list[str]) -> None:
@@ -176,6 +180,25 @@ class TestExclude:
     def test_several_patterns(self, tmp_path: Path) -> None:
         tree(tmp_path, "a/b.py", "c/d.py", "e.py", "f.py")
         assert found(tmp_path, "a", "c/*.py", "e*") == ["f.py"]
+
+    @pytest.mark.parametrize(
+        ("include", "exclude", "left"),
+        [
+            (["a/*"], [], ["a/b.py", "a/c/d.pyi"]),
+            (["*.pyi"], [], ["a/c/d.pyi"]),
+            (["e.py", "a/b.py"], [], ["a/b.py", "e.py"]),
+            (["a/*"], ["c"], ["a/b.py"]),
+            (["a/*"], ["a"], []),
+            (["a"], [], []),
+            (["x"], [], []),
+        ],
+    )
+    def test_files_that_are_included(
+        self, tmp_path: Path, include: list[str], exclude: list[str], left: list[str]
+    ) -> None:
+        tree(tmp_path, "a/b.py", "a/c/d.pyi", "e.py")
+        paths = find_sources([str(tmp_path)], exclude, include=include)
+        assert [Path(path).relative_to(tmp_path).as_posix() for path in paths] == left
 
 
 class TestLinks:
@@ -200,6 +223,21 @@ class TestLinks:
             (root / name).symlink_to(tmp_path / "elsewhere", target_is_directory=True)
         (root / "b.py").symlink_to(tmp_path / "elsewhere" / "b.py")
         assert found(root) == ["a.py", "b.py", "first/sub/c.py"]
+
+    def test_a_linked_folder_that_links_to_itself_is_walked_once(self, tmp_path: Path) -> None:
+        root = tree(tmp_path / "root", "a.py")
+        tree(tmp_path / "elsewhere", "sub/c.py")
+        for link in (root / "link", tmp_path / "elsewhere" / "sub" / "again"):
+            link.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+        assert found(root) == ["a.py", "link/sub/c.py"]
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+    def test_pipes_and_links_to_pipes_are_passed_over(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.py")
+        (tmp_path / "link.py").symlink_to(tmp_path / "pipe.py")
+        assert found(tmp_path) == []
+        with pytest.raises(Unreadable, match=r"^it is no regular file, and pipes, sockets and devices are not read$"):
+            read_python(str(tmp_path / "link.py"))
 
     def test_two_names_of_one_root(self, tmp_path: Path) -> None:
         tree(tmp_path / "root", "a.py")
@@ -231,6 +269,9 @@ class TestGit:
     def test_repositories_below_the_root_have_their_own_rules(self, tmp_path: Path, repository: Path) -> None:
         tree(tmp_path, "loose_pb2.py")
         assert found(tmp_path) == ["loose_pb2.py", "repository/src/c.py", "repository/src/kept_pb2.py"]
+        everything = find_sources([str(tmp_path)], gitignore=False)
+        assert str(repository / "src" / "c_pb2.py") in everything
+        assert str(repository / "generated" / "a.py") in everything
 
     def test_names_that_look_like_patterns(self, repository: Path) -> None:
         tree(repository, "[src]/d.py", "[src]/d_pb2.py", ":(top)/e.py")
@@ -260,6 +301,62 @@ class TestGit:
         git(repository, "config", "core.fsmonitor", str(monitor))
         assert found(repository) == ["src/c.py", "src/kept_pb2.py"]
         assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the slow git is a shell script")
+class TestSlowGit:
+    """A git that answers late, with the time limits of this class: 0.1 and 0.5 seconds."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bytes]:
+        monkeypatch.setattr(git_calls, "FIRST_TIMEOUT", 0.1)
+        monkeypatch.setattr(git_calls, "ANSWER_TIMEOUT", 0.5)
+        tree(tmp_path / "work", ".git/config", "src/.gitignore", "a.py")
+
+        def run_script(script: str) -> bytes:
+            tree(tmp_path, "bin/")
+            (tmp_path / "bin" / "git").write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / "bin" / "git").chmod(0o755)
+            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+            return git_calls.run_git(str(tmp_path / "work"), "status")
+
+        return run_script
+
+    def test_a_late_answer_is_an_answer(self, run: Callable[[str], bytes]) -> None:
+        assert run("echo now") == b"now\n"
+        assert run("sleep 0.3; echo later") == b"later\n"
+
+    def test_a_refusal_is_told_from_no_answer(self, run: Callable[[str], bytes]) -> None:
+        with pytest.raises(subprocess.CalledProcessError):
+            run("echo no; exit 1")
+
+    def test_no_answer_ends_the_wait(self, run: Callable[[str], bytes], tmp_path: Path) -> None:
+        began = time.monotonic()
+        with pytest.raises(git_calls.GitNotResponding) as raised:
+            run("exec sleep 100")
+        assert str(raised.value) == f"does not answer within 0.5 seconds in {tmp_path / 'work'}"
+        assert 0.5 <= time.monotonic() - began < 50
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+    @pytest.mark.parametrize("name", [".git/index", ".git/info/exclude", ".gitattributes", "src/deep/.gitignore"])
+    def test_a_pipe_that_git_waits_for_is_named(self, run: Callable[[str], bytes], tmp_path: Path, name: str) -> None:
+        path = tmp_path / "work" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(git_calls.GitNotResponding) as raised:
+            run("exec sleep 100")
+        assert str(raised.value) == f"cannot read {path}, which is no regular file"
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+    @pytest.mark.parametrize("name", ["pipe", ".git/hooks/.gitignore", ".git/pipe"])
+    def test_a_pipe_that_git_does_not_read_is_no_cause(
+        self, run: Callable[[str], bytes], tmp_path: Path, name: str
+    ) -> None:
+        path = tmp_path / "work" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(git_calls.GitNotResponding, match=r"^does not answer within"):
+            run("exec sleep 100")
 
 
 class TestKillAfter:
@@ -300,6 +397,14 @@ def test_a_parser_error_without_a_line_is_told_at_the_first_line() -> None:
     assert explain_rejection("x = 1\nx = = 1\n", error) == Rejection(2, said, "")
 
 
+def test_text_with_a_null_byte_is_no_python() -> None:
+    assert find_parse_error("x = 1") is None
+    rejection = find_parse_error("x = '\0'")
+    assert rejection is not None
+    assert rejection.line == 1
+    assert "null bytes" in rejection.reason
+
+
 class TestDecode:
     @pytest.mark.parametrize(
         ("data", "text"),
@@ -308,6 +413,8 @@ class TestDecode:
             ("x = 'é'\n".encode(), "x = 'é'\n"),
             (b"\xef\xbb\xbf" + "x = 'é'\n".encode(), "x = 'é'\n"),
             (b"\xef\xbb\xbf# coding: utf-8\n", "# coding: utf-8\n"),
+            (b"\xef\xbb\xbf# coding: utf8\n", "# coding: utf8\n"),
+            (b"\xef\xbb\xbf# coding: UTF_8\n", "# coding: UTF_8\n"),
             (b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "# -*- coding: latin-1 -*-\nx = 'é'\n"),
             (b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '\x80'", None),
             (b"# -*- coding: iso-8859-15-unix -*- \xa4\n", "# -*- coding: iso-8859-15-unix -*- €\n"),
@@ -326,6 +433,8 @@ class TestDecode:
             decode_python(b"x = 1\n# coding: latin-1 \xe9\n")
         with pytest.raises(Unreadable, match="0xe9 on line 3"):
             decode_python(b"\n\n# coding: latin-1 \xe9\n")
+        with pytest.raises(Unreadable, match="0xe9 on line 1"):
+            decode_python(b"\r\r# coding: latin-1 \xe9\r")
         assert decode_python(b"encoding = 'latin-1'\n") == "encoding = 'latin-1'\n"
 
     @pytest.mark.parametrize(
@@ -377,7 +486,7 @@ class TestDecode:
     def test_files(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").write_bytes(b"x = 1\r\ny = 2\r")
         assert read_python(str(tmp_path / "a.py")) == "x = 1\ny = 2\n"
-        with pytest.raises(Unreadable, match="it is a directory"):
+        with pytest.raises(Unreadable, match=r"^it is a directory$"):
             read_python(str(tmp_path))
         with pytest.raises(Unreadable, match="it cannot be opened, no such file or directory"):
             read_python(str(tmp_path / "b.py"))

@@ -60,8 +60,8 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
         r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{MAX_ANNOTATION}}})?=(?!=)'",
     ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
-    ("static/sources/source_files.py", "'|'.join(map(translate, names)) or nothing"): [translate("*_pb2*.py")],
-    ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or nothing"): [translate("*/src/*/gen*.py")],
+    ("static/sources/source_files.py", "'|'.join(map(translate, names)) or _NOTHING"): [translate("*_pb2*.py")],
+    ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],
     ("static/fixes/layout.py", "test"): [r"\b(?:import|def|class)\b|\bname\b(?!\s*[.(\[])"],
     ("runtime/explain/operands.py", r"f'\\b{words}(?:Tensor)?\\b'"): [r"\b(?:Half|c10::Half)(?:Tensor)?\b"],
     ("protocol/messages/message.py", "pattern"): [

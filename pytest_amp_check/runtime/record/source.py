@@ -14,7 +14,7 @@ import torch
 
 from ...protocol.checks import ASKING, find_finite_call, raises_on_nonfinite
 from ...protocol.sites import Site
-from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.source_text import SourceText, access_text
 
 #: Largest number of assignments through which a variable is followed.
 FOLLOWED = 4
@@ -62,10 +62,7 @@ def _backward_root(call: ast.Call) -> ast.expr | None:
     The root is the receiver of the method, or the argument of ``torch.autograd.backward``. Return None if there is
     none.
     """
-    if (
-        isinstance(call.func, ast.Attribute)
-        and (find_access_path(call.func.value) or "").rpartition(".")[2] != "autograd"
-    ):
+    if isinstance(call.func, ast.Attribute) and access_text(call.func.value).rpartition(".")[2] != "autograd":
         return call.func.value
     argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "tensors"), None)
     return argument.elts[0] if isinstance(argument, (ast.List, ast.Tuple)) and len(argument.elts) == 1 else argument
@@ -222,8 +219,7 @@ def is_expected_to_raise(site: Site) -> bool:
     """Return True if a test expects the call at a location to raise."""
     return any(
         isinstance(item.context_expr, ast.Call)
-        and (find_access_path(item.context_expr.func) or "").rpartition(".")[2]
-        in ("raises", "assertRaises", "assertRaisesRegex")
+        and access_text(item.context_expr.func).rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
         for node in _enclosing_statements(site)
         if isinstance(node, (ast.With, ast.AsyncWith))
         for item in node.items
@@ -424,7 +420,7 @@ def chooses_autocast(site: Site) -> bool:
 
 def _node_chooses_autocast(node: ast.AST, *, in_condition: bool) -> bool:
     """Return True if a syntax node decides about entering autocast. ``in_condition``: the node is conditional."""
-    if isinstance(node, ast.Call) and "autocast" in (find_access_path(node.func) or "").rpartition(".")[2]:
+    if isinstance(node, ast.Call) and "autocast" in access_text(node.func).rpartition(".")[2]:
         enabled = next((k.value for k in node.keywords if k.arg == "enabled"), None)
         return in_condition or not (enabled is None or isinstance(enabled, ast.Constant))
     if isinstance(node, (ast.Import, ast.ImportFrom)):

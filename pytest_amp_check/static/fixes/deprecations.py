@@ -9,7 +9,7 @@ from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text
 from ..project.project_context import Version
 from .edits import make_minimal_edit
 from .layout import FUNCTIONS, ProgramLayout
@@ -42,7 +42,7 @@ def replace_deprecated(layout: ProgramLayout, finding: Finding) -> Mended:
     old = finding.names.get("old", "")
     node = layout.find_expression(finding.site, ast.expr)
     called = node.func if isinstance(node, ast.Call) else node
-    name = find_access_path(called) or ""
+    name = access_text(called)
     top = name.partition(".")[0]
     require(is_bound_once(layout, top))
     new = torch_api.DEPRECATED[old].partition("(")[0]
@@ -60,7 +60,7 @@ def find_required_version(layout: ProgramLayout, finding: Finding) -> Version:
     """Return the oldest torch version with all names in the fix of a deprecated name."""
     old = finding.names.get("old", "")
     node = layout.find_expression(finding.site, ast.expr)
-    name = find_access_path(node.func if isinstance(node, ast.Call) else node) or ""
+    name = access_text(node.func if isinstance(node, ast.Call) else node)
     if (old.endswith(f".{CLIP}") and "." in name) or _is_full_name(layout, name, old):
         return torch_api.replacement_version(old)
     return _find_moved_import(layout, name.partition(".")[0]).required_version

@@ -6,7 +6,7 @@ import ast
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text
 from ..project.syntax import bound_by_import
 from .layout import ProgramLayout
 from .matchers import (
@@ -115,9 +115,7 @@ def _make_stable_call(layout: ProgramLayout, outer: ast.Call, inner: ast.Call) -
             require(homes.get(name) in (f"{FUNCTIONAL}.{name}", f"torch.{name}"))
             function = f"{_find_functional_name(homes)}.{STABLE.get(name, '')}"
             return function, PendingRewrite(layout, inner, RewriteSpec(new_function=function), replaced_node=outer)
-        case ast.Attribute(attr=name) as func if name in STABLE and not (find_access_path(func) or "").startswith(
-            "self."
-        ):
+        case ast.Attribute(attr=name) as func if name in STABLE and not access_text(func).startswith("self."):
             return _rewrite_attribute_call(layout, outer, inner, func, homes)
         case ast.Attribute():
             return _rewrite_module_call(layout, outer, inner, homes)
@@ -144,7 +142,7 @@ def _rewrite_module_call(
     layout: ProgramLayout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]
 ) -> tuple[str, Change]:
     """Convert the call of a module attribute to a function call."""
-    name = find_access_path(inner.func) or ""
+    name = access_text(inner.func)
     require(name.startswith("self.") and not inner.keywords)
     value = require_only(inner.args)
     require(not isinstance(value, ast.Starred))
@@ -166,7 +164,7 @@ def _is_plain(node: ast.expr) -> bool:
 
 def _resolve_name(homes: dict[str, str], node: ast.expr) -> str:
     """Return the full dotted name of an expression."""
-    top, _, rest = (find_access_path(node) or "").partition(".")
+    top, _, rest = access_text(node).partition(".")
     return f"{homes.get(top, '')}.{rest}".rstrip(".")
 
 

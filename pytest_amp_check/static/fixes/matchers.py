@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text, find_access_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def find_receiver(call: ast.Call, name: str) -> ast.expr | None:
 
 def last_name(node: ast.expr) -> str:
     """Return the last part of a dotted name, or ""."""
-    return (find_access_path(node) or "").rpartition(".")[2]
+    return access_text(node).rpartition(".")[2]
 
 
 def all_arguments(call: ast.Call) -> list[ast.expr]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text, find_access_path
 from ..project.syntax import tail_name, walk
 from .edits import make_insertion, surround_span
 from .layout import FUNCTIONS, ProgramLayout
@@ -47,7 +47,7 @@ def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
     call = layout.find_expression(finding.site, ast.Call)
     # A name bound only by an import is autocast on every path.
     require(last_name(call.func) == "autocast")
-    require(is_bound_once(layout, (find_access_path(call.func) or "").partition(".")[0]))
+    require(is_bound_once(layout, access_text(call.func).partition(".")[0]))
     if finding.label == "autocast:device-object":
         given = find_keyword(call, "device_type") or require_first(call.args)
         require(find_access_path(given) is not None or isinstance(given, ast.Call))

@@ -9,7 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.fast_namedtuple import NamedTuple
-from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.source_text import SourceText, access_text, find_access_path
 from ..interpreter.classes import method_of, role_of
 from ..interpreter.dtypes import WEIGHTED, is_low
 from ..interpreter.imports import dotted_name, globals_of
@@ -149,7 +149,7 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
 
 def _is_unanalyzed_call(interp: Interpreter, forward: Function, call: ast.Call) -> bool:
     """Return True if a call goes to a package outside the project that is not torch."""
-    root = (find_access_path(call.func) or "").partition(".")[0]
+    root = access_text(call.func).partition(".")[0]
     if root not in forward.module.imports:
         return False
     named = _resolve_name(interp, forward, call.func)
@@ -194,7 +194,7 @@ def _find_applied(
         if owner is None or method.name == "__init__" or _enters_autocast(method):
             continue
         for call in method.find_nodes(ast.Call):
-            name, _, last = (find_access_path(call.func) or "").rpartition(".")
+            name, _, last = access_text(call.func).rpartition(".")
             if last == "apply" and name in names:
                 places = {i for i, arg in enumerate(call.args) if asked(interp, arg, method, owner)}
                 if places and not _mentions_dtypes(method):
@@ -203,7 +203,7 @@ def _find_applied(
 
 def _enters_autocast(method: Function) -> bool:
     """Return True if a decorator of a method is an autocast."""
-    return any("autocast" in (find_access_path(callee_of(d) or d) or "") for d in method.decorators)
+    return any("autocast" in access_text(callee_of(d) or d) for d in method.decorators)
 
 
 def _resolve_name(interp: Interpreter, method: Function, node: ast.expr) -> str:
@@ -211,12 +211,12 @@ def _resolve_name(interp: Interpreter, method: Function, node: ast.expr) -> str:
     outer, interp.state.frame = interp.state.frame, globals_of(interp, method.module)
     named = dotted_name(interp, node)
     interp.state.frame = outer
-    return torch_api.canonical_name(named) if named else find_access_path(node) or ""
+    return torch_api.canonical_name(named) if named else access_text(node)
 
 
 def _is_weight(interp: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
     """Return True if an argument is an attribute and the class assigns only float32 parameters to this attribute."""
-    head, _, name = (find_access_path(argument) or "").partition(".")
+    head, _, name = access_text(argument).partition(".")
     if head != _context_name(method):
         return False
     values = [value for _, value in owner.assignments.get(name, ())]
@@ -226,7 +226,7 @@ def _is_weight(interp: Interpreter, argument: ast.expr, method: Function, owner:
 def _is_low_op_output(interp: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
     """Return True if an argument is the output of a layer of the class that autocast runs in low precision."""
     layer = callee_of(argument)
-    head, _, name = ((find_access_path(layer) if layer is not None else None) or "").partition(".")
+    head, _, name = access_text(layer).partition(".")
     values = [value for _, value in owner.assignments.get(name, ())] if head == _context_name(method) else []
     return bool(values) and all(last_name(callee_of(value)) in WEIGHTED for value in values)
 
@@ -306,12 +306,12 @@ def _low_op_operands(node: ast.AST, module: Module) -> list[ast.expr]:
 def _map_saved_names(forward: Function, backward: Function) -> dict[str, str]:
     """Map the names in backward to the variables of forward that the context saved."""
     calls = [call for call in forward.find_nodes(ast.Call) if last_name(call.func) == "save_for_backward"]
-    kept = [find_access_path(argument) or "" for argument in calls[-1].args] if calls else []
+    kept = [access_text(argument) for argument in calls[-1].args] if calls else []
     mine = _context_name(backward)
     known = {f"{mine}.{attribute}": source for attribute, source in _map_context_attributes(forward).items()}
     for assign in backward.find_nodes(ast.Assign):
         if len(assign.targets) == 1:
-            target, source = assign.targets[0], find_access_path(assign.value) or ""
+            target, source = assign.targets[0], access_text(assign.value)
             unpacks = source.rpartition(".")[2] in ("saved_tensors", "saved_variables")
             pairs = zip(elements_of(target), kept, strict=False) if unpacks else [(target, known.get(source))]
             known.update({part.id: name for part, name in pairs if isinstance(part, ast.Name) and name is not None})

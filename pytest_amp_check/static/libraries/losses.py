@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
-from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
 from ..interpreter.dtypes import is_low
@@ -464,7 +464,7 @@ def _updates_scaler(loop: Loop) -> bool:
     uses = loop.frame.module.role_by_text
     calls = (inner.func for inner in walk(loop.node) if isinstance(inner, ast.Call))
     updated = [func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "update"]
-    return any(uses.get(find_access_path(scaler) or "") == "scaler" for scaler in updated)
+    return any(uses.get(access_text(scaler)) == "scaler" for scaler in updated)
 
 
 def _set_scaler(made: TensorValue, scaler: int | None, *, undone: bool) -> TensorValue:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text, find_access_path
 from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
@@ -221,7 +221,7 @@ def _find_target_names(interp: Interpreter, node: ast.AST) -> list[str]:
     given = [
         each for each in find_nodes(current_code(interp), ast.Assign) if any(part is node for part in walk(each.value))
     ]
-    return [find_access_path(target) or "" for each in given for target in each.targets]
+    return [access_text(target) for each in given for target in each.targets]
 
 
 def _make_cast_method(dtype: str) -> Method:

@@ -258,14 +258,14 @@ class _FileNames:
 
     def _split_statements(self, code: bytes, defined: dict[bytes, list[int]]) -> None:
         starts = list(_STATEMENT.finditer(code))
-        ends = [*(match.start() for match in starts[1:]), len(code)]
-        begin = -1
-        for match, end in zip(starts, ends, strict=False):
-            begin = match.start() if begin < 0 else begin
+        ends = [*(match.start() for match in starts[1:]), len(code)] if starts else []
+        decorated: int | None = None
+        for match, end in zip(starts, ends, strict=True):
+            begin = match.start() if decorated is None else decorated
             if match.group(3):
+                decorated = begin
                 continue
-            part = code[begin:end]
-            begin = -1
+            part, decorated = code[begin:end], None
             name = match.group(1) or match.group(2)
             for target in [name] if name else _assigned_names(part):
                 defined.setdefault(target, []).append(len(self._statements))

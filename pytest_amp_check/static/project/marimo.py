@@ -10,14 +10,12 @@ import ast
 
 from .syntax import tail_name, walk
 
-#: Decorators of functions and classes that a notebook exports unchanged.
-_EXPORTED = frozenset({"function", "class_definition"})
-
 
 def as_one_program(tree: ast.Module, text: str) -> ast.Module:
     """Return a module with the statements of all cells, in the order in which the cells run.
 
-    Each statement keeps its location in the file. A module without cells is returned unchanged.
+    Each statement keeps its location in the file. A module without cells is returned unchanged. Exported functions and
+    classes keep their decorators, which the analysis takes for decorators that return the function.
     """
     if "marimo" not in text:
         return tree
@@ -31,7 +29,6 @@ def as_one_program(tree: ast.Module, text: str) -> ast.Module:
         if _is_cell(statement, apps):
             body += _cell_statements(next(ordered))
         else:
-            _remove_app_decorators(statement, apps)
             body.append(statement)
     return ast.Module(body, tree.type_ignores)
 
@@ -56,13 +53,6 @@ def _is_cell(statement: ast.stmt, apps: set[str]) -> bool:
     return isinstance(statement, functions) and any(
         _app_decorator(each, apps) == "cell" for each in statement.decorator_list
     )
-
-
-def _remove_app_decorators(statement: ast.stmt, apps: set[str]) -> None:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        statement.decorator_list = [
-            each for each in statement.decorator_list if _app_decorator(each, apps) not in _EXPORTED
-        ]
 
 
 def _cell_statements(cell: ast.stmt) -> list[ast.stmt]:

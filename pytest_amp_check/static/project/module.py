@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.frameworks import LOW_VALUES
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import access_text
 from .roles import RoleCollector
 from .syntax import bound_by_import, children, statements_in, tail_name, walk
 
@@ -261,7 +261,7 @@ class Class:
         if "__init__" in self.methods:
             return False
         marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
-        names = {(find_access_path(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
+        names = {access_text(m).rpartition(".")[2] for m in (*marks, *self.bases)}
         return bool(names & RECORD_MARKS)
 
     def declared_fields(self) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
 from ...protocol import frameworks, torch_api
@@ -362,20 +363,16 @@ class Project:
 
     def possible_imports(self, path: str) -> frozenset[str]:
         """Return the absolute paths of the files that a file imports, or may import by a name known at run time."""
-        asked, self.import_targets = self.import_targets, {}
-        found = self.direct_imports(os.path.abspath(path))
-        self.import_targets = asked
-        return found
+        with _kept_import_targets(self):
+            return self.direct_imports(os.path.abspath(path))
 
     def static_imports(self, path: str) -> frozenset[str]:
         """Return the absolute paths of the files that the import statements of a file refer to.
 
         The analysis of the file can lead to these files and to no others.
         """
-        asked, self.import_targets = self.import_targets, {}
-        found = frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
-        self.import_targets = asked
-        return found
+        with _kept_import_targets(self):
+            return frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
 
     def transitive_imports(self, paths: set[str]) -> set[str]:
         """Return the files and their direct and indirect imports; all files if one file imports by run-time names."""
@@ -430,6 +427,14 @@ class Project:
                     dropped.release_references()
 
 
+@contextmanager
+def _kept_import_targets(project: Project) -> Iterator[None]:
+    """Resolve imports without making them dependencies of the current file."""
+    asked, project.import_targets = project.import_targets, {}
+    yield
+    project.import_targets = asked
+
+
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
     """Yield the directories from the directory of a file up to the top of its project or package."""
     around = [top for top, _ in tops if directory == top or directory.startswith(os.path.join(top, ""))]
@@ -461,7 +466,7 @@ def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
 @lru_cache(maxsize=4096)
 def is_library_import(imported: ImportedName) -> bool:
     """Return True if an import refers to torch or to a framework with a library model."""
-    name = f"{imported.module}.{imported.name}".rstrip(".")
+    name = f"{imported.module}.{imported.name}" if imported.name else imported.module
     return not imported.level and (torch_api.is_known_name(name) or frameworks.is_known_name(name))
 
 

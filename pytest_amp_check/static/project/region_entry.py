@@ -66,8 +66,7 @@ def may_use_float16(tree: ast.Module) -> bool:
     nodes = walk(tree)
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            renamed = (alias for alias in node.names if alias.asname and _is_float16_name(alias.name))
-            aliases.update(alias.asname or "" for alias in renamed)
+            aliases.update(alias.asname for alias in node.names if alias.asname and _is_float16_name(alias.name))
     for node in nodes:
         if node in ignored_nodes:
             continue
@@ -129,7 +128,7 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
                     direct.add(node.name)
         elif isinstance(node, ast.ClassDef):
             named = names_by_owner.setdefault(node.name, set())
-            own = [part for part in node.body if getattr(part, "name", "") in RUNNING_METHODS or not _is_function(part)]
+            own = [part for part in node.body if not _is_function(part) or part.name in RUNNING_METHODS]
             named |= _names_below([*own, *node.decorator_list, *node.bases])
             if any(map(_is_forward, node.body)):
                 modules[node.name] = named

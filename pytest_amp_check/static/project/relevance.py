@@ -52,7 +52,7 @@ BANNED_LOSSES = frozenset({"binary_cross_entropy", "BCELoss"})
 TRAINS_ELSEWHERE = frozenset({"clip_grad_norm_", "clip_grad_value_", "training_step"})
 #: Text of files that save or load the state of an optimizer or a scaler, not only of models.
 _STATE_OF_TRAINING = re.compile(
-    rb"optim(?!iz(?:ed|ation|e)\b)|\bopt(?!ion)|_opt\b|scaler|trainer|learner", re.IGNORECASE
+    rb"optim(?!iz(?:ed|ation|e)\b)|\bopt(?!ion|im)|_opt\b|scaler|trainer|learner", re.IGNORECASE
 )
 
 #: Pattern for the name of an optimizer, of several optimizers, or of a scaler.

@@ -60,15 +60,17 @@ class RoleCollector:
         if not isinstance(func, ast.Attribute):
             return
         if func.attr in CAST_METHODS:
-            self._cast_texts.add(find_access_path(func.value) or "")
+            cast = find_access_path(func.value)
+            if cast is not None:
+                self._cast_texts.add(cast)
         if func.attr in ("unscale_", "step") and node.args:
             owner, argument = find_access_path(func.value), find_access_path(node.args[0])
             if owner is not None and argument is not None:
                 self._step_targets.setdefault(owner, set()).add(argument)
         elif func.attr == "backward":
             match func.value:
-                case ast.Call(func=ast.Attribute(attr="scale", value=scaler)):
-                    self._scaler_texts.add(find_access_path(scaler) or "")
+                case ast.Call(func=ast.Attribute(attr="scale", value=scaler)) if text := find_access_path(scaler):
+                    self._scaler_texts.add(text)
 
     def _note_wrapper(self, node: ast.Call) -> None:
         """Record a scaler that is called with a loss and an optimizer: such a call does a whole step."""
@@ -80,7 +82,7 @@ class RoleCollector:
         owner = find_access_path(func)
         if owner is None or "scaler" not in owner.rpartition(".")[2].lower():
             return
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:2]
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:]
         argument = find_access_path(given[0]) if given else None
         if argument is not None:
             self._wrapper_arguments.setdefault(owner, set()).add(argument)
@@ -120,7 +122,7 @@ class RoleCollector:
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
-            if names - {"param_groups"} == {"zero_grad"} and text.rpartition(".")[2] in stepped:
+            if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:

@@ -77,7 +77,7 @@ def is_parsable(text: str) -> bool:
         # An error in the text is behind the first line.
         return error.lineno == 1
     except (ValueError, RecursionError, MemoryError):
-        return False
+        pass
     return False
 
 

@@ -54,7 +54,8 @@ def split_blocks(path: str, text: str, largest: int = 0) -> list[Block]:
         from . import notebooks
 
         found = notebooks.split_programs(text, largest)
-        source_files.refuse_large(max((len(each.text) for each in found), default=0), largest)
+        for each in found:
+            source_files.refuse_large(len(each.text), largest)
         return found
     if is_markdown(path):
         from . import markdown

@@ -26,17 +26,21 @@ def python_blocks(text: str) -> list[Block]:
             continue
         container, fence, info = opened.groups()
         quotes = container.count(">")
-        width = _column_count(container[_quote_width(container, quotes) :])
+        behind = container.rpartition(">")[2]
+        if quotes:
+            # A quotation mark includes one blank.
+            behind = behind[behind[:1].isspace() :]
+        width = len(behind.expandtabs(_TAB))
         rows: list[str] = []
         line_positions: list[LinePosition] = []
         while number < len(lines):
             row = lines[number]
             cut = _quote_width(row, quotes)
-            if cut < 0:
+            if cut is None:
                 # The quotation ends, and the code block with it.
                 break
             number += 1
-            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
+            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence):
                 break
             if width:
                 cut += _indent_width(row[cut:], width)
@@ -47,19 +51,15 @@ def python_blocks(text: str) -> list[Block]:
     return found
 
 
-def _quote_width(row: str, quotes: int) -> int:
-    """Return the number of characters of the quotation marks at the start of a line, or -1 without the marks."""
+def _quote_width(row: str, quotes: int) -> int | None:
+    """Return the number of characters of the quotation marks at the start of a line, or None without the marks."""
     position = 0
     for _ in range(quotes):
         mark = _QUOTE.match(row, position)
         if mark is None:
-            return -1
+            return None
         position = mark.end()
     return position
-
-
-def _column_count(text: str) -> int:
-    return len(text.expandtabs(_TAB))
 
 
 def _indent_width(row: str, width: int) -> int:

@@ -78,7 +78,8 @@ def _needed_versions(text: str, line: int, message: str) -> Iterator[Version]:
     """Yield the versions whose new syntax occurs at the position of the parser error."""
     yield from (version for version, known in _MESSAGES if known in message)
     lines = text.split("\n", line)
-    written = lines[line - 1][:_LONGEST_LINE] if 0 < line <= len(lines) else ""
+    # No line at all if the parser stopped behind the last line.
+    written = "".join(lines[line - 1 : line])[:_LONGEST_LINE]
     if _UNPARENTHESIZED.match(written):
         # Such a line may also have the older syntax of exception groups.
         yield 3, 14
@@ -99,19 +100,25 @@ def _string_spans(text: str) -> Iterator[tuple[str, int, int, bool]]:
         if found[2] is None:
             position = found.end()
             continue
-        prefix, quote = found[1].lower(), found[2]
-        old = end = _end_of_plain(text, found.end(), quote)
-        newer = False
-        if "f" in prefix or "t" in prefix:
-            end = _end_of_formatted(text, found.end(), quote)
-            newer = end != old or _has_newer_field(text[found.end() : end - len(quote)])
-        if end < 0:
+        prefix, start = found[1].lower(), found.end()
+        try:
+            end = _end_of_string(text, found)
+        except _Unterminated:
             # Behind an unterminated string, strings and code cannot be distinguished.
             return
-        first = line + text.count("\n", position, found.start())
-        last = first + text.count("\n", found.start(), end)
+        newer = False
+        if _is_formatted(prefix):
+            plain = _ENDS[found[2]](text, start)
+            newer = plain is None or plain.end() != end or _has_newer_field(text[start:end])
+        first = line + text.count("\n", position, start)
+        last = first + text.count("\n", start, end)
         yield prefix, first, last, newer
         position, line = end, last
+
+
+def _is_formatted(prefix: str) -> bool:
+    """Return True for the prefix of an f-string or a template string."""
+    return not {"f", "t"}.isdisjoint(prefix)
 
 
 def _has_newer_field(body: str) -> bool:
@@ -119,52 +126,51 @@ def _has_newer_field(body: str) -> bool:
     return any("\\" in field or "#" in field.partition(":")[0] for field in re.findall(r"(?<!\{)\{([^{}]*)\}", body))
 
 
-def _end_of_plain(text: str, position: int, quote: str) -> int:
-    """Return the end of a string that begins before a position, quote included, or -1."""
-    found = _ENDS[quote](text, position)
-    return found.end() if found else -1
+class _Unterminated(Exception):
+    """Error for a string, or a field of an f-string, without an end."""
+
+
+def _end_of_string(text: str, opening: re.Match[str]) -> int:
+    """Return the end of the string that a prefix and quotes open, quotes included. Raise :class:`_Unterminated`."""
+    if _is_formatted(opening[1].lower()):
+        return _end_of_formatted(text, opening.end(), opening[2])
+    found = _ENDS[opening[2]](text, opening.end())
+    if found is None:
+        raise _Unterminated
+    return found.end()
 
 
 def _end_of_formatted(text: str, position: int, quote: str) -> int:
-    """Return the end of an f-string with arbitrary expressions in its fields, quote included, or -1."""
+    """Return the end of an f-string with arbitrary expressions in its fields. Raise :class:`_Unterminated`."""
     while position < len(text):
         if text.startswith(quote, position):
             return position + len(quote)
         character = text[position]
         if character == "\n" and len(quote) == 1:
-            return -1
-        if text.startswith(("{{", "}}"), position) or character == "\\":
+            break
+        if text.startswith("{{", position) or character == "\\":
             position += 2
         elif character == "{":
             position = _end_of_field(text, position + 1)
-            if position < 0:
-                return -1
         else:
             position += 1
-    return -1
+    raise _Unterminated
 
 
 def _end_of_field(text: str, position: int) -> int:
-    """Return the end of a field that begins at a position, brace included, or -1."""
+    """Return the end of a field that begins at a position, brace included. Raise :class:`_Unterminated`."""
     depth, in_format = 0, False
     while position < len(text):
         character = text[position]
         found = None if in_format else _TOKEN.match(text, position)
-        if found is not None and found[2] is None:
-            position = found.end()
-        elif found is not None:
-            formatted = "f" in found[1].lower() or "t" in found[1].lower()
-            position = (_end_of_formatted if formatted else _end_of_plain)(text, found.end(), found[2])
-            if position < 0:
-                return -1
+        if found is not None:
+            position = found.end() if found[2] is None else _end_of_string(text, found)
         elif character == "{" and in_format:
             position = _end_of_field(text, position + 1)
-            if position < 0:
-                return -1
         elif character == "}" and depth == 0:
             return position + 1
         else:
             in_format = in_format or (character == ":" and depth == 0)
             depth += (character in "([{") - (character in ")]}")
             position += 1
-    return -1
+    raise _Unterminated

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ...protocol.bounded_json import JsonTooLarge, parse_json
 from . import source_files
-from .block import Block, find_parse_error
+from .block import Block, LinePosition, find_parse_error
 from .newer_syntax import Rejection
 from .source_files import Unreadable
 from .tokens import refuse_dense
@@ -78,25 +78,26 @@ def split_programs(text: str, largest: int = 0) -> list[Block]:
     cells = list(code_cells(text))
     source_files.refuse_large(sum(len(source) for _, source in cells), largest)
     refuse_dense("\n".join(source for _, source in cells), largest)
-    whole = Block("", [])
-    assert whole.line_positions is not None
     rows: list[str] = []
+    line_positions: list[LinePosition] = []
+    parse_error: Rejection | None = None
     written: list[Block] = []
     for number, source in cells:
         cell = _Cell(source)
         if cell.is_standalone:
-            block = Block("\n".join(cell.rows) + "\n", [(number, *position) for position in cell.line_positions])
+            block = Block(_text_of(cell.rows), [(number, *position) for position in cell.line_positions])
             if find_parse_error(block.text) is None:
                 written.append(block)
         elif cell.rows:
-            if cell.parse_error is not None and whole.parse_error is None:
-                whole.parse_error = cell.parse_error._replace(line=len(rows) + cell.parse_error.line)
+            if cell.parse_error is not None and parse_error is None:
+                parse_error = cell.parse_error._replace(line=len(rows) + cell.parse_error.line)
             rows += cell.rows
-            whole.line_positions += [(number, *position) for position in cell.line_positions]
-    if not rows:
-        return written
-    whole.text = "\n".join(rows) + "\n"
-    return [whole, *written]
+            line_positions += [(number, *position) for position in cell.line_positions]
+    return [Block(_text_of(rows), line_positions, parse_error), *written] if rows else written
+
+
+def _text_of(rows: list[str]) -> str:
+    return "".join([f"{row}\n" for row in rows])
 
 
 #: Cell magics that run the rest of the cell as part of the program.
@@ -124,6 +125,7 @@ _LEXEMES = re.compile(
     |"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[(\[{]|[)\]}]|\\\n|\n""",
     re.VERBOSE | re.DOTALL,
 )
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _UNKNOWN_VALUE = "get_ipython()"
 
 
@@ -187,10 +189,10 @@ class _Cell:
     def _replace_ipython(self, first: int) -> None:
         """Replace IPython syntax by Python."""
         before = list(self.rows)
-        if find_parse_error("\n".join(before)) is None:
+        if find_parse_error(_text_of(before)) is None:
             return
         self._replace_escapes()
-        error = find_parse_error("\n".join(self.rows))
+        error = find_parse_error(_text_of(self.rows))
         for _ in range(MAX_COMMANDS):
             if error is None:
                 break
@@ -198,14 +200,14 @@ class _Cell:
             if not _AUTOMATIC.match(self.rows[number]):
                 break
             self.rows[number] = ""
-            error = find_parse_error("\n".join(self.rows))
+            error = find_parse_error(_text_of(self.rows))
         if error is not None and before[first].startswith("%"):
             # A magic for a text of its own, such as ``%sql`` or ``%md`` in notebooks with several languages.
             self.rows, self.line_positions, error = [], [], None
         self.parse_error = error
 
     def _replace_escapes(self) -> None:
-        text = "\n".join(self.rows)
+        text = _text_of(self.rows)
         starts = [0, *(match.end() for match in re.finditer("\n", text))]
         number = 0
         while number < len(self.rows):
@@ -235,9 +237,9 @@ def _statement_end(text: str, start: int) -> int:
     depth = 0
     for lexeme in _LEXEMES.finditer(text, start):
         found = lexeme.group()
-        if found in "([{":
+        if found in _OPENING:
             depth += 1
-        elif found in ")]}":
+        elif found in _CLOSING:
             depth -= 1
         elif found == "\n" and depth <= 0:
             return lexeme.start()

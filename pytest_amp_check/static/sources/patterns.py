@@ -277,31 +277,38 @@ def strip_docstrings(data: bytes) -> bytes:
     """Return code without triple-quoted strings. Return all code if the start of such a string is ambiguous."""
     if b"'''" in data:
         return data
-    kept: list[bytes] = []
-    position = 0
-    while (opening := data.find(_QUOTES, position)) >= 0:
-        before = data[data.rfind(b"\n", 0, opening) + 1 : opening]
-        closing = data.find(_QUOTES, opening + 3)
-        if closing < 0 or data[closing - 1 : closing] == b"\\" or any(mark in before for mark in (b"#", b"'", b'"')):
+    pieces = data.split(_QUOTES)
+    codes, strings = pieces[::2], pieces[1::2]
+    if len(codes) == len(strings) or any(string.endswith(b"\\") for string in strings):
+        return data
+    for before in codes[:-1]:
+        line = before[before.rfind(b"\n") + 1 :]
+        if any(mark in line for mark in (b"#", b"'", b'"')):
             return data
-        kept.append(data[position:opening])
-        position = closing + 3
-    return b"''".join((*kept, data[position:])) if kept else data
+    return b"''".join(codes) if strings else data
 
 
-def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
-    """Yield the positions at which a word begins a line, after blanks.
+def _lines_containing(word: bytes, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and the text of each line that contains a word.
 
     The byte search is much faster than a line loop.
     """
+    if not data.endswith(b"\n"):
+        data += b"\n"
     position = data.find(word)
     while position >= 0:
         start = data.rfind(b"\n", 0, position) + 1
-        if not data[start:position].strip(b" \t"):
-            yield position
-        # A later occurrence on the same line does not begin the line.
-        end = data.find(b"\n", position)
-        position = data.find(word, end) if end >= 0 else -1
+        end = data.index(b"\n", position)
+        yield start, data[start:end]
+        position = data.find(word, end)
+
+
+def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
+    """Yield the positions at which a word begins a line, after blanks."""
+    for start, line in _lines_containing(word, data):
+        code = line.lstrip(b" \t")
+        if code.startswith(word):
+            yield start + len(line) - len(code)
 
 
 #: Text in brackets up to the first closing bracket, with at most three more opening brackets. The limit bounds the
@@ -370,18 +377,17 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 def _uses_autocast(data: bytes) -> bool:
     """Return True if code calls, imports, stores or decorates with a name that ends in "autocast"."""
-    last = line_end = 0
+    previous = line_end = 0
     commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
         start, end = match.span()
         if start >= line_end:
-            before = data[data.rfind(b"\n", last, start) + 1 or last : end]
+            previous = data.rfind(b"\n", line_end, start) + 1 or line_end
             line_end = data.find(b"\n", end) + 1 or len(data)
-            commented = before.lstrip().startswith(b"#")
-        else:
-            # Another occurrence on the same line; an earlier occurrence already tested the begin of the line.
-            before = data[last - 1 : end]
-        last = end
+            commented = data[previous:end].lstrip().startswith(b"#")
+        # Only from the previous occurrence on the same line, which keeps the search linear.
+        before = data[previous:end]
+        previous = start
         if commented or before.endswith(_NO_REGION):
             continue
         if data[end : end + 8].lstrip().startswith(b"("):
@@ -410,7 +416,7 @@ _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 _CONSTANT_NAME = rb"[A-Z][A-Z0-9_]{2,}"
 #: An item that is set to such a number or to minus a constant.
 _LARGE_ITEM = rb"\] = (?:-?" + _LARGE + rb"|-(?:\w+\.)*" + _CONSTANT_NAME + rb"\b)"
-_FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+_FILL_FUNCTIONS = rb"masked_fill|index_fill|full_like|\.fill_\(|where\("
 #: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
@@ -431,10 +437,14 @@ _ROUNDED_POSITIONS = rb"(?:dtype\s*=\s*|type_as\(|\.to\()self\.\w*freq"
 _LOG_OPERAND = rb"[\w.(]*log_?p"
 #: Text before a number that is assigned to items.
 _ITEMS = b"] = "
-#: Maximum distance, in bytes, between the name of a call and its bracket.
-_BRACKET_DISTANCE = 40
-#: Arguments with brackets up to two levels deep.
-_ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
+#: Number of bytes that are searched for arguments without a closing bracket, or with too many brackets.
+_ARGUMENT_REACH = 200
+#: The name before an assigned number, with its annotation.
+_ASSIGNED_NAME = rb"(\w+) *(?::[^=\n]*)?$"
+#: Number of bytes before the equals sign in which the name stands.
+_NAME_REACH = 100
+#: Name of a call up to its bracket, and arguments with brackets up to two levels deep.
+_NAME_AND_ARGUMENTS = rb"[^(]{0,40}(\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\))"
 
 
 def _fills_large_number(code: Code) -> bool:
@@ -444,27 +454,24 @@ def _fills_large_number(code: Code) -> bool:
         return True
     if code.words_found.isdisjoint(_FILL_WORDS):
         return False
-    words = [word for word in _FILL_FUNCTIONS if word in data]
     names: set[bytes] = set()
+    before = re.compile(_ASSIGNED_NAME)
     # The lookahead only saves time: most assignments fail there.
     for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
-        name = re.search(rb"(\w+) *(?::[^=\n]*)?$", data[max(0, match.start() - 100) : match.start()])
-        if name:
+        name = before.search(data, match.start() - _NAME_REACH, match.start())
+        if name is not None:
             names.add(name.group(1))
     value = re.compile(rb"[,=(\n]" + _SIGN + rb"(?:(" + _LARGE + rb")|((?:\w+\.)*\w+))?")
-    brackets = re.compile(_ARGUMENTS)
-    for word in words:
-        position = data.find(word)
-        while position >= 0:
-            opening = data.find(b"(", position, position + _BRACKET_DISTANCE)
-            opening = opening if opening >= 0 else position
-            arguments = brackets.match(data, opening)
-            for number, dotted in value.findall(arguments.group() if arguments else data[opening : opening + 200]):
-                if number or not names.isdisjoint(dotted.split(b".")):
-                    return True
-                if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
-                    return True
-            position = data.find(word, position + 1)
+    call = re.compile(_NAME_AND_ARGUMENTS)
+    for named in re.finditer(_FILL_FUNCTIONS, data):
+        position = named.start()
+        found = call.match(data, position)
+        text = found.group(1) if found is not None else data[position : position + _ARGUMENT_REACH]
+        for number, dotted in value.findall(text):
+            if number or not names.isdisjoint(dotted.split(b".")):
+                return True
+            if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
+                return True
     return False
 
 
@@ -486,21 +493,10 @@ _FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(")
 def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
     """Yield the positions of the lines with an expression that low precision may spoil for any tensor."""
     ranks = b"topk(" in data
-    starts = {start for word in _FRAGILE_WORDS for start in _starts_of_lines_with(word, data)}
-    for start in sorted(starts):
-        end = data.find(b"\n", start)
-        line = data[start:] if end < 0 else data[start:end]
+    lines = {start: line for word in _FRAGILE_WORDS for start, line in _lines_containing(word, data)}
+    for start, line in sorted(lines.items()):
         if _is_fragile_line(line) or (ranks and _rounds_scores(line)):
             yield start
-
-
-def _starts_of_lines_with(word: bytes, data: bytes) -> Iterator[int]:
-    """Yield the positions of the lines that contain a word."""
-    position = data.find(word)
-    while position >= 0:
-        yield data.rfind(b"\n", 0, position) + 1
-        end = data.find(b"\n", position)
-        position = data.find(word, end) if end >= 0 else -1
 
 
 def _is_fragile_line(line: bytes) -> bool:

@@ -26,6 +26,8 @@ BUILD_FOLDERS = frozenset({"build", "dist"})
 PROJECT_FILES = frozenset({"pyproject.toml", "setup.cfg", "setup.py"})
 #: Entries that mark a virtual environment, of venv and virtualenv or of conda.
 ENVIRONMENT_MARKS = frozenset({"conda-meta", "pyvenv.cfg"})
+#: Pattern that matches no text.
+_NOTHING = r"(?!)"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 #: Size in bytes, times of modification and of change in nanoseconds, and inode.
@@ -303,9 +305,8 @@ def _pattern_test(patterns: Iterable[str]) -> ExclusionTest | None:
 
     from fnmatch import translate
 
-    nothing = r"(?!)"
-    by_name = re.compile("|".join(map(translate, names)) or nothing)
-    by_path = re.compile("|".join(map(translate, tails)) or nothing)
+    by_name = re.compile("|".join(map(translate, names)) or _NOTHING)
+    by_path = re.compile("|".join(map(translate, tails)) or _NOTHING)
 
     def matches_pattern(name: str, path: str) -> bool:
         if by_name.match(os.path.normcase(name)):
@@ -466,8 +467,9 @@ def decode_with_encoding(data: bytes) -> tuple[str, str]:
 def encode_python(text: str) -> bytes:
     """Return the bytes of a text in the encoding of its coding line, with replacements for missing characters."""
     data = text.encode("utf-8", "replace")
+    encoding = _coding_line(data)
     try:
-        return text.encode(_coding_line(data) or "utf-8")
+        return text.encode(encoding) if encoding else data
     except (LookupError, UnicodeError):
         return data
 
@@ -502,8 +504,7 @@ def _refuse_null(data: bytes) -> None:
 
 def _coding_line(data: bytes) -> str:
     """Return the encoding in the first or second line (PEP 263), or ""."""
-    second = data.find(b"\n", data.find(b"\n") + 1)
-    head = data if second < 0 else data[:second]
+    head = b"\n".join(data.split(b"\n", 2)[:2])
     if b"coding" not in head:
         return ""
     for line in head.removeprefix(BYTE_ORDER_MARK).splitlines()[:2]:

@@ -6,7 +6,7 @@ import ast
 
 from ....protocol import events as e
 from ....protocol import torch_api
-from ....protocol.source_text import find_access_path
+from ....protocol.source_text import access_text, find_access_path
 from ..imports import BUILTINS, look_up
 from ..interpreter import Interpreter
 from ..source_text import last_name
@@ -54,7 +54,7 @@ def recognize_object(interp: Interpreter, value: Value, node: ast.expr, last: st
 
 
 def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) -> Value:
-    text, role = find_access_path(node) or "", role_by_use(interp, node)
+    text, role = access_text(node), role_by_use(interp, node)
     # `parameters` of such a value is an argument of that name in the heap, not a method of a module.
     if role is None or (role == "module" and (value.key, "parameters") in interp.state.heap):
         return value
@@ -80,7 +80,7 @@ def role_by_use(interp: Interpreter, node: ast.expr) -> str | None:
     module = interp.state.frame.module
     if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) not in module.role_names:
         return None
-    return module.role_by_text.get(find_access_path(node) or "")
+    return module.role_by_text.get(access_text(node))
 
 
 def is_used_as_optimizer(interp: Interpreter, target: ast.expr) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ....protocol import torch_api
-from ....protocol.source_text import find_access_path
+from ....protocol.source_text import access_text
 from ...interpreter.dtypes import (
     BOUNDED,
     CAST,
@@ -112,6 +112,6 @@ def _is_device_argument(node: ast.expr) -> bool:
     """Return True if an argument of ``to`` is a device, by value or by name."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (str, int))
-    last = (find_access_path(node) or "").rpartition(".")[2]
+    last = access_text(node).rpartition(".")[2]
     maker = callee_of(node)
-    return "device" in last or last == "rank" or (maker is not None and "device" in (find_access_path(maker) or ""))
+    return "device" in last or last == "rank" or (maker is not None and "device" in access_text(maker))

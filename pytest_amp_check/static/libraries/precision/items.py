@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ....protocol.source_text import find_access_path
+from ....protocol.source_text import access_text, find_access_path
 from ...interpreter.dtypes import GUESSED_LOW, INTEGERS, NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
@@ -72,7 +72,7 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
 def _collect_registrations(init: ast.AST) -> dict[str, list[ast.Call]]:
     registered: dict[str, list[ast.Call]] = {}
     for call in find_nodes(init, ast.Call):
-        if len(call.args) > 1 and (find_access_path(call.func) or "").endswith(".register_buffer"):
+        if len(call.args) > 1 and access_text(call.func).endswith(".register_buffer"):
             name = constant_of_node(call.args[0])
             if isinstance(name, str):
                 registered.setdefault(name, []).append(call)
