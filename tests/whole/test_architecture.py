@@ -176,6 +176,8 @@ def may(name: str, found: Import) -> bool:
             return file == "mcp_server.py"
         if top == "shtab":
             return file == "completion.py" and found.lazy
+        if top in ("IPython", "traitlets"):
+            return file in ("notebook_magic.py", "notebook_runs.py") and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))
     return False
 
