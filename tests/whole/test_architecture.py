@@ -151,6 +151,14 @@ def may(name: str, found: Import) -> bool:
         # The columns of code objects before Python 3.11.
         locates = file == "instructions.py" and found.lazy and top == "executing"
         return standard or folder == "protocol" or top == "torch" or writes or locates
+    if where == "monitors":
+        # Each module needs the framework of its name.
+        return (
+            standard
+            or folder in ("protocol", "runtime", "monitors")
+            or top in ("torch", file.removesuffix(".py"))
+            or ((top, file) == ("pytorch_lightning", "lightning.py"))
+        )
     if where == "frontends/server":
         # Loaded for one command only.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
