@@ -1,0 +1,28 @@
+"""Steps of scalers on the gradients of a module: until the step, these gradients carry the loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .event_graph import Program
+from .events import Event, ScalerStep
+
+
+def find_scaled_step(program: Program, event: Event, exempt: Collection[object] = ()) -> ScalerStep | None:
+    """Return a step of an enabled scaler on gradients of the module of an event, or None.
+
+    Scalers in ``exempt`` do not count. An event without a module may concern any module.
+    """
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    for step in program.iter_events():
+        if isinstance(step, ScalerStep) and step.subject in live and step.subject not in exempt:
+            owns = program.objects[step.object].attributes.owns if step.object is not None else None
+            is_apart = owns is not None and event.subject is not None and event.subject not in owns
+            if not is_apart and not _are_exclusive(event, step):
+                return step
+    return None
+
+
+def _are_exclusive(a: Event, b: Event) -> bool:
+    """Return True if the guards of two events contradict each other."""
+    return any((key, not truth) in b.guards for key, truth in a.guards)
