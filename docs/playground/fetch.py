@@ -1,11 +1,14 @@
 """Fetch what the playground runs: python docs/playground/fetch.py, before mkdocs build. Needs npm and pip.
 
+python docs/playground/fetch.py --keep    packs the analyzer again, and keeps what was fetched before
+
 The folder docs/playground/runtime then has Pyodide, the analyzer of this checkout, a LibCST in pure Python for fixes,
 and the examples of the rules. The site serves all files itself, and the page needs no other address.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import json
@@ -112,11 +115,14 @@ def write_examples(target: Path) -> None:
 
 
 def main() -> None:
-    shutil.rmtree(RUNTIME, ignore_errors=True)
-    RUNTIME.mkdir()
-    fetch_pyodide(RUNTIME)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="keep the fetched files, and pack the analyzer again")
+    if not parser.parse_args().keep:
+        shutil.rmtree(RUNTIME, ignore_errors=True)
+        RUNTIME.mkdir()
+        fetch_pyodide(RUNTIME)
+        fetch_fix_modules(RUNTIME / "fixes.zip")
     pack_analyzer(RUNTIME / "analyzer.zip")
-    fetch_fix_modules(RUNTIME / "fixes.zip")
     write_examples(RUNTIME / "examples.json")
     size = sum(path.stat().st_size for path in RUNTIME.iterdir())
     sys.stdout.write(f"The playground is in {RUNTIME} ({size / 2**20:.0f} MiB).\n")
