@@ -71,7 +71,7 @@ def build(tree: Path, into: Path) -> tuple[Path, Path]:
 
 
 def install(wheel: Path, environment: Path) -> Path:
-    """Install a wheel in a new environment that also sees the packages of this one. Return the folder of its programs."""
+    """Install a wheel in a new environment that also sees the packages of this one. Return its folder of programs."""
     run([sys.executable, "-m", "venv", "--without-pip", environment], environment.parent)
     programs = environment / ("Scripts" if os.name == "nt" else "bin")
     python = programs / "python"
