@@ -107,6 +107,11 @@ class Run:
         """Return steps, skips, the first and the last loss scale, and the codes of the findings."""
         return f"<Run: {self._summarize()}>"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Write the summary and the findings as text, which IPython shows in a terminal."""
+        lines = [line for finding in self.findings for line in finding_lines(finding)]
+        printer.text("\n".join([repr(self), *lines]))
+
     def _repr_html_(self) -> str:
         """Return the summary and the findings as HTML, which notebooks show."""
         rows = "".join(

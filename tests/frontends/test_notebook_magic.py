@@ -96,7 +96,9 @@ def test_a_cell_is_recorded_in_jupyter(tmp_path: Path) -> None:
     )
     # Findings are located in the cell that defines the function.
     (shown,) = earlier
-    assert shown["data"]["text/plain"] == "<Run: 3 steps, 0 skipped, loss scale 1024, findings: AMP201>"
+    summary, finding, *_ = shown["data"]["text/plain"].splitlines()
+    assert summary == "<Run: 3 steps, 0 skipped, loss scale 1024, findings: AMP201>"
+    assert finding.startswith("notebook:cell 3:6: AMP201 [error] clip-before-unscale: ")
     assert "cell 3, line 6" in shown["data"]["text/html"]
     assert "call `scaler.unscale_(optimizer)` before it" in shown["data"]["text/html"]
     # The magic is the first line of its cell, and the last expression is the value of the cell.
@@ -122,7 +124,9 @@ from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell({setup!r}, store_history=True)
 shell.run_cell({cell!r}, store_history=True)
-print(repr(shell.user_ns["run"]._repr_html_()))
+run = shell.user_ns["run"]
+print(repr(run._repr_html_()))
+shell.run_cell("run", store_history=True)
 """
 
 
@@ -132,6 +136,7 @@ def test_record_without_the_magic_names_cells(tmp_path: Path) -> None:
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = run_python("-c", program, cwd=tmp_path, env=environment)
     assert "cell 1, line 13" in done.stdout, done.stderr
+    assert "notebook:cell 1:13: AMP201 [error]" in done.stdout
 
 
 def test_the_magic_needs_torch(tmp_path: Path) -> None:
