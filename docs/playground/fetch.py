@@ -114,14 +114,22 @@ def write_examples(target: Path) -> None:
     target.write_text(json.dumps(examples), encoding="utf-8")
 
 
+def fetch() -> None:
+    """Fetch all files into a folder that has them all, or does not exist."""
+    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".runtime") as temporary:
+        folder = Path(temporary) / RUNTIME.name
+        folder.mkdir()
+        fetch_pyodide(folder)
+        fetch_fix_modules(folder / "fixes.zip")
+        shutil.rmtree(RUNTIME, ignore_errors=True)
+        folder.rename(RUNTIME)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="keep the fetched files, and pack the analyzer again")
     if not parser.parse_args().keep:
-        shutil.rmtree(RUNTIME, ignore_errors=True)
-        RUNTIME.mkdir()
-        fetch_pyodide(RUNTIME)
-        fetch_fix_modules(RUNTIME / "fixes.zip")
+        fetch()
     pack_analyzer(RUNTIME / "analyzer.zip")
     write_examples(RUNTIME / "examples.json")
     size = sum(path.stat().st_size for path in RUNTIME.iterdir())

@@ -7,6 +7,8 @@ import http.server
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,8 @@ class Site(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
+    # The analyzer of the checkout, which may have changed since the files were fetched.
+    subprocess.run([sys.executable, str(DOCS / "playground" / "fetch.py"), "--keep"], check=True, capture_output=True)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Site, directory=str(DOCS))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
