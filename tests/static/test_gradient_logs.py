@@ -70,6 +70,30 @@ def test_what_logs_no_scaled_gradient(watch: str) -> None:
     assert found(TRAINS.format(watch=watch)) == []
 
 
+ACCELERATE = """\
+import torch
+import wandb
+from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="{precision}")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+wandb.watch(model)
+for x, y in loader:
+    optimizer.zero_grad()
+    accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("precision", "line"), [("fp16", [9]), ("bf16", []), ("no", [])])
+def test_a_framework_scales_as_well(precision: str, line: list[int]) -> None:
+    findings = found(ACCELERATE.format(precision=precision))
+    assert [where for where, _, _ in findings] == line
+    assert all("`accelerator.scaler.unscale_(optimizer)`" in message for _, _, message in findings)
+
+
 def test_without_a_scale_gradients_are_logged_as_they_are() -> None:
     source = TRAINS.format(watch="wandb.watch(model)")
     assert found(source.replace('GradScaler("cuda")', 'GradScaler("cuda", enabled=False)')) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import CommHook, ScalerNew
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
-from ...scaled_steps import find_scaled_step
+from ...scaled_steps import find_scaled_step, name_scaler
 
 #: Largest initial scale at which gradients of usual size fit in float16.
 _SMALL_SCALE = 1024.0
@@ -19,7 +19,7 @@ def _check_compressed_hooks(program: Program) -> Verdicts:
     for hook in hooks:
         step = find_scaled_step(program, hook, exempt=small)
         if step is not None:
-            yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)
+            yield "hook@scaled", hook, {"scaler": name_scaler(program, step)}, (step,)
 
 
 def _has_small_scale(event: ScalerNew) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, GradLog, Unscale
 from ...rule import ERROR, INFO, Cause, Rule, Verdicts, ViolationKind
-from ...scaled_steps import find_scaled_step
+from ...scaled_steps import find_scaled_step, name_scaler
 
 
 def _check_gradient_logs(program: Program) -> Verdicts:
@@ -14,8 +14,8 @@ def _check_gradient_logs(program: Program) -> Verdicts:
         if isinstance(log, GradLog):
             step = find_scaled_step(program, log)
             if step is not None:
-                names = {name: str(step.names.get(name) or f"the {name}") for name in ("scaler", "optimizer")}
-                yield "log:scaled", log, names, (step,)
+                optimizer = str(step.names.get("optimizer") or "the optimizer")
+                yield "log:scaled", log, {"scaler": name_scaler(program, step), "optimizer": optimizer}, (step,)
 
 
 RULE = Rule(
