@@ -62,7 +62,7 @@ INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from the checker to the frontends.
-FOLDERS = ("protocol", "static", "runtime", "frontends")
+FOLDERS = ("protocol", "static", "runtime", "monitors", "frontends")
 #: Path of a rule's module. Rules have a row in a table of their own, so the list of modules omits these modules.
 RULE = re.compile(r"protocol/rules/\w+/(?!__init__)")
 #: The longest line that the formatter allows, in characters.

@@ -56,3 +56,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic ``%%amp`` to IPython, on ``%load_ext pytest_amp_check``."""
+    from .frontends.notebook_magic import register_magic
+
+    register_magic(shell)

@@ -227,7 +227,7 @@ class _Causal(nn.Module):
     """A causal language model of transformers, with its own loss."""
 
     def __init__(self, config: Any) -> None:
-        from transformers import AutoModelForCausalLM  # type: ignore[import-not-found]
+        from transformers import AutoModelForCausalLM
 
         super().__init__()
         self.inner = AutoModelForCausalLM.from_config(config)

@@ -242,7 +242,7 @@ def _make_parser() -> ArgumentParser:
     table.add_flags(lambda topic: check.add_argument_group(topic).add_argument, table.CLI)
     recorded = commands.add_parser(
         "run",
-        help="run a script and record what it trains",
+        help="run a script or notebook and record what it trains",
         usage="amp-check run [OPTION ...] [-m] SCRIPT [ARGUMENT ...]",
         description="Each flag that enables something has a --no- form, which disables it.",
         epilog="exit codes: the script's own where that is not 0; else 1 where errors or warnings were found or no "
@@ -252,7 +252,7 @@ def _make_parser() -> ArgumentParser:
     recorded.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
     )
-    recorded.add_argument("script", metavar="SCRIPT", help="the script that trains")
+    recorded.add_argument("script", metavar="SCRIPT", help="the script or notebook that trains")
     arguments = recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="arguments of the script")
     arguments.required = False
     explain = commands.add_parser("explain", help="explain a rule or a PyTorch exception")

@@ -34,9 +34,11 @@ def apply_settings(
         code, path = finding.code, finding.filename
         if not is_selected(settings.select, finding) or code in allowed or code in _find_ignored_codes(path, settings):
             continue
-        if path not in suppressions:
+        # The run itself applies the comments of a notebook.
+        if finding.cell is None and path not in suppressions:
             suppressions[path] = _load_suppressions(path)
-        if not (settings.suppress and suppressions[path].suppresses_finding(finding)):
+        is_suppressed = finding.cell is None and suppressions[path].suppresses_finding(finding)
+        if not (settings.suppress and is_suppressed):
             kept.append(_copy_finding(finding, settings.severity.get(code, finding.severity), folder))
     kept.sort(key=Finding.order)
     return kept

@@ -1,4 +1,4 @@
-"""Execution of a user's script or module as Python does, in this process, for recording."""
+"""Execution of a user's script, notebook or module as Python does, in this process, for recording."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ def find_target(target: str, *, module: bool) -> str:
 
 
 class RecordedScript:
-    """A script or module that runs under the recorder."""
+    """A script, notebook or module that runs under the recorder."""
 
     def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool) -> None:
+        """Prepare the run. Raise :class:`CannotRun` for a notebook that cannot run."""
         self.target = target
         self.arguments = arguments
-        self.is_module = is_module
+        self._execute = _make_executor(target, is_module=is_module)
         #: Reason for a failed write, one sentence.
         self._write_error = ""
         self._main_run: Run | None = None
@@ -176,7 +177,7 @@ class RecordedScript:
             started = StartedProcesses(parts, limit)
             stack.enter_context(started.record_started())
             code = execute_target(
-                self.target, self.arguments, module=self.is_module, on_exception=recording.broken_by, region=ending
+                self.target, self.arguments, self._execute, on_exception=recording.broken_by, region=ending
             )
             if not ending.is_requested:
                 threads.join_threads()
@@ -341,13 +342,14 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
 def execute_target(
     target: str,
     arguments: Sequence[str],
+    execute: Callable[[], object],
     *,
-    module: bool,
     on_exception: Callable[[BaseException], object],
     region: TerminationRequest,
 ) -> int:
     """Run a target, and return the exit code of the target. The target writes its own output and traceback.
 
+    ``execute`` runs the code of the target.
     ``on_exception`` receives the exception that ended the target, if any. ``region`` is a context for the target only,
     not for the output about the end.
     """
@@ -358,12 +360,7 @@ def execute_target(
     signals.restore_defaults()
     try:
         with region:
-            if module:
-                import runpy
-
-                runpy.run_module(target, run_name="__main__", alter_sys=True)
-            else:
-                _run_script_file(target)
+            execute()
     except SystemExit as leave:
         # Exit requested by a launcher, or by an exception handler.
         if region.is_requested or leave.__context__ is not None:
@@ -383,6 +380,24 @@ def execute_target(
     return 0
 
 
+def _make_executor(target: str, *, is_module: bool) -> Callable[[], object]:
+    """Return the function that runs the code of a target. Raise :class:`CannotRun` for a notebook that cannot run."""
+    from functools import partial
+
+    from . import notebook_runs
+
+    if is_module:
+        import runpy
+
+        return partial(runpy.run_module, target, run_name="__main__", alter_sys=True)
+    if not notebook_runs.is_notebook(target):
+        return partial(_run_script_file, target)
+    try:
+        return notebook_runs.Notebook(target).run
+    except notebook_runs.NotRunnable as error:
+        raise CannotRun(str(error)) from None
+
+
 def _run_script_file(path: str) -> None:
     from types import ModuleType
 
@@ -394,7 +409,8 @@ def _run_script_file(path: str) -> None:
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
     sys.path[0] = os.path.dirname(os.path.abspath(path))
-    exec(compile(source, path, "exec"), main.__dict__)  # noqa: S102 - running the user's script is the command
+    # The script does not inherit the imports from __future__ of this module.
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - running the user's script is the command
 
 
 def _show_exception(error: BaseException) -> None:

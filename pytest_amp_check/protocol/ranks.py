@@ -9,6 +9,9 @@ from .finding import Finding
 from .findings_builder import make_finding
 from .sites import Site
 
+#: Code, label, path, cell, line and column of a finding.
+_Key = tuple[str, str, str, int | None, int, int]
+
 #: Maximum number of steps in a message.
 _NAMED = 3
 
@@ -69,15 +72,15 @@ class RankReport:
 
 def deduplicate(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings of several recordings of one process, once for each location."""
-    found: dict[tuple[str, str, str, int, int], Finding] = {}
+    found: dict[_Key, Finding] = {}
     for finding in findings:
         found.setdefault(_finding_key(finding), finding)
     return sorted(found.values(), key=Finding.order)
 
 
-def _finding_key(finding: Finding) -> tuple[str, str, str, int, int]:
+def _finding_key(finding: Finding) -> _Key:
     site = finding.site
-    return (finding.code, finding.label, site.path, site.line, site.column)
+    return (finding.code, finding.label, site.path, site.cell, site.line, site.column)
 
 
 def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
@@ -85,7 +88,7 @@ def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
 
     ``size`` is the number of ranks, including ranks without report.
     """
-    found: dict[tuple[str, str, str, int, int], list[tuple[int, Finding]]] = {}
+    found: dict[_Key, list[tuple[int, Finding]]] = {}
     for each in reports:
         for finding in each.findings:
             found.setdefault(_finding_key(finding), []).append((each.rank, finding))

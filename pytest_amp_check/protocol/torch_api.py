@@ -37,6 +37,7 @@ PARTIAL = "partial"
 ANOMALY = "anomaly"  # raises if a backward produces NaN
 CAPTURE = "capture"  # traces a module, or captures CUDA kernels
 REGISTER_HOOK = "register-hook"
+GRADIENT_LOG = "gradient-log"  # logs gradients from hooks in the backward pass
 COMPRESS = "compress"  # returns a hook that casts gradients to float16
 THREAD = "thread"
 POOL = "pool"  # thread pool
@@ -109,6 +110,7 @@ _ENTRIES = [
         REGISTER_HOOK,
         ("comm_hook_type", "model", "state"),
     ),
+    ApiEntry("wandb.watch", GRADIENT_LOG, ("models", "criterion", "log", "log_freq", "idx", "log_graph")),
     ApiEntry("threading.Thread", THREAD, ("group", "target", "name", "args")),
     ApiEntry("concurrent.futures.ThreadPoolExecutor", POOL),
     ApiEntry("multiprocessing.pool.ThreadPool", POOL),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import itertools
-import linecache
 import math
 import os
 import platform
@@ -19,6 +18,7 @@ from ..protocol.rules import RULES
 from ..protocol.selection import resolve_codes, resolve_for_runs
 from ..protocol.suppressions import Suppressions
 from .record.attach import begin_recording, end_recording
+from .record.cells import find_suppressed_text, locate_finding
 from .record.recorder import Recorder
 from .record.sites import stop_position
 from .record.steps import StepLog, StepRecord
@@ -71,7 +71,7 @@ class Run:
     def findings(self) -> list[Finding]:
         """The findings so far, sorted by source location. Disabled rules and suppression comments remove findings."""
         found = self._recorder.findings(self._selected_rules)
-        return [finding for finding in found if not self._is_suppressed(finding)]
+        return [locate_finding(finding) for finding in found if not self._is_suppressed(finding)]
 
     @property
     def explanations(self) -> list[Finding]:
@@ -82,9 +82,9 @@ class Run:
     def _is_suppressed(self, finding: Finding) -> bool:
         if not self.suppress:
             return False
-        path = finding.filename
+        path, text, finding = find_suppressed_text(finding)
         if path not in self._suppressions:
-            self._suppressions[path] = Suppressions.from_text("".join(linecache.getlines(path)))
+            self._suppressions[path] = Suppressions.from_text(text)
         return self._suppressions[path].suppresses_finding(finding)
 
     def select(self, *words: str) -> Run:
@@ -107,10 +107,15 @@ class Run:
         """Return steps, skips, the first and the last loss scale, and the codes of the findings."""
         return f"<Run: {self._summarize()}>"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Write the summary and the findings as text, which IPython shows in a terminal."""
+        lines = [line for finding in self.findings for line in finding_lines(finding)]
+        printer.text("\n".join([repr(self), *lines]))
+
     def _repr_html_(self) -> str:
         """Return the summary and the findings as HTML, which notebooks show."""
         rows = "".join(
-            f"<tr><td>{finding.code}</td><td>{finding.severity}</td><td>{html.escape(finding.site.location_text)}</td>"
+            f"<tr><td>{finding.code}</td><td>{finding.severity}</td><td>{html.escape(_describe_place(finding))}</td>"
             f'<td style="text-align: left">{html.escape(finding.message)}</td></tr>'
             for finding in self.findings
         )
@@ -289,7 +294,7 @@ class Run:
             raise ValueError(
                 "This run was recorded with memory=True, which leaves out the watch for what is not finite"
             )
-        found = self._recorder.findings(frozenset({"AMP801", "AMP802"}))
+        found = [locate_finding(each) for each in self._recorder.findings(frozenset({"AMP801", "AMP802"}))]
         bad = self.bad_losses
         if not (found or bad):
             return
@@ -508,6 +513,11 @@ class Run:
         return self.replay
 
 
+def _describe_place(finding: Finding) -> str:
+    """Return the location of a finding. In a notebook, the file is the one that shows the location."""
+    return finding.site.location_text if finding.cell is None else f"cell {finding.cell}, line {finding.line}"
+
+
 def _require_part(collector: Any, option: str) -> Any:
     __tracebackhide__ = True
     if collector is None:
@@ -566,10 +576,8 @@ def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    lines = [
-        f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
-    ]
-    lines += [f"    {number}. {s.site.path}:{s.site.line}: {s.text}" for number, s in enumerate(finding.witness, 1)]
+    lines = [f"{finding.site.location_text}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
+    lines += [f"    {number}. {s.site.location_text}: {s.text}" for number, s in enumerate(finding.witness, 1)]
     if finding.severity != INFO:
         lines.append(f"    amp-check explain {finding.code}")
     return lines

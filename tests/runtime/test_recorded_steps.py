@@ -237,6 +237,7 @@ def test_a_step_says_what_it_was() -> None:
         "scale_after": 16.0,
         "growth_tracker": 1,
         "skipped": False,
+        "skip_reason": None,
         "found_inf": False,
         "grad_norm": None,
     }

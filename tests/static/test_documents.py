@@ -216,7 +216,7 @@ def test_python_that_looks_like_a_magic_is_python(python: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["%%time", "%%capture out", "%%timeit -n 1", "\n\n%%time", "%%capture\n%%time", "%%prun"]
+    "head", ["%%time", "%%amp run", "%%capture out", "%%timeit -n 1", "\n\n%%time", "%%capture\n%%time", "%%prun"]
 )
 def test_magics_that_run_their_cell_leave_it_as_it_is(head: str) -> None:
     cells = [SETUP, head + "\n" + LOOP]

@@ -151,6 +151,14 @@ def may(name: str, found: Import) -> bool:
         # The columns of code objects before Python 3.11.
         locates = file == "instructions.py" and found.lazy and top == "executing"
         return standard or folder == "protocol" or top == "torch" or writes or locates
+    if where == "monitors":
+        # Each module needs the framework of its name.
+        return (
+            standard
+            or folder in ("protocol", "runtime", "monitors")
+            or top in ("torch", file.removesuffix(".py"))
+            or ((top, file) == ("pytorch_lightning", "lightning.py"))
+        )
     if where == "frontends/server":
         # Loaded for one command only.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
@@ -176,6 +184,8 @@ def may(name: str, found: Import) -> bool:
             return file == "mcp_server.py"
         if top == "shtab":
             return file == "completion.py" and found.lazy
+        if top in ("IPython", "traitlets"):
+            return file in ("notebook_magic.py", "notebook_runs.py") and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))
     return False
 

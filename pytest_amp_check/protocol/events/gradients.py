@@ -92,6 +92,10 @@ class GradNormalise(OwnedEvent):
     predicate_worth = MOVES
 
 
+class GradLog(Event):
+    """A logger reads the gradients of a module in each backward pass."""
+
+
 class GradAverage(Event):
     """Gradients are averaged manually over ranks."""
 

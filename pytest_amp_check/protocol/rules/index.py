@@ -139,8 +139,8 @@ INDEX: tuple[Listing, ...] = (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
         ("scaler", "LightningModule on_after_backward("),
         (),
-        (),
-        ("edit@scaled", "read@scaled", "edit@scaled-framework", "read@scaled-framework"),
+        ("GradLog",),
+        ("edit@scaled", "read@scaled", "log:scaled", "edit@scaled-framework", "read@scaled-framework"),
     ),
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -97,13 +98,23 @@ class StepRecord:
     def skipped(self) -> bool:
         return bool(self._found_inf)
 
+    @property
+    def skip_reason(self) -> str | None:
+        """The reason why the scaler skipped the step: the loss, or else the gradients at the scale. None if applied."""
+        if not self.skipped:
+            return None
+        loss = self.loss
+        if loss is not None and not math.isfinite(loss):
+            return f"the loss is {loss:g}"
+        return f"gradients are not finite at the loss scale {self.scale_before:g}"
+
     def record_update(self, scale: DeferredNumber, tracker: DeferredNumber | None) -> None:
         """Store the scale and growth tracker after the scaler's update."""
         self._scale_after, self._growth_tracker = scale, tracker
 
     def as_dict(self) -> dict[str, Any]:
         names = ("index", "optimizer", "scaler", "loss", "scale_before", "scale_after", "growth_tracker")
-        more = ("skipped", "found_inf", "grad_norm", "site")
+        more = ("skipped", "skip_reason", "found_inf", "grad_norm", "site")
         return {name: getattr(self, name) for name in (*names, *more)}
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 
 from ...protocol.bounded_json import JsonTooLarge, parse_json
 from . import source_files
@@ -15,7 +16,11 @@ from .tokens import refuse_dense
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    #: Converts an IPython statement that begins in a line of a cell to one line of Python.
+    Translate = Callable[[int, str], str]
 
 
 def code_cells(text: str) -> Iterator[tuple[int, str]]:
@@ -83,7 +88,7 @@ def split_programs(text: str, largest: int = 0) -> list[Block]:
     parse_error: Rejection | None = None
     written: list[Block] = []
     for number, source in cells:
-        cell = _Cell(source)
+        cell = _Cell(source, None)
         if cell.is_standalone:
             block = Block(_text_of(cell.rows), [(number, *position) for position in cell.line_positions])
             if find_parse_error(block.text) is None:
@@ -100,9 +105,21 @@ def _text_of(rows: list[str]) -> str:
     return "".join([f"{row}\n" for row in rows])
 
 
+def split_cells(text: str, translate: Callable[[int, int, str], str]) -> Iterator[tuple[int, Block]]:
+    """Yield each Python cell as a program that runs, with the number of the cell among all cells.
+
+    ``translate`` receives the cell, the line in the cell and the text of a statement of IPython, and returns one line
+    of Python. Magics that only measure the code of a cell are left out, and the code runs as part of the notebook.
+    """
+    for number, source in code_cells(text):
+        cell = _Cell(source, partial(translate, number))
+        positions: list[LinePosition] = [(number, *position) for position in cell.line_positions]
+        yield number, Block("\n".join(cell.rows) + "\n", positions)
+
+
 #: Cell magics that run the rest of the cell as part of the program.
 _RUNNING_MAGICS = frozenset(
-    "capture debug heat ipytest local lprun memit mprun notify prun pyinstrument scalene snakeviz time timeit "
+    "amp capture debug heat ipytest local lprun memit mprun notify prun pyinstrument scalene snakeviz time timeit "
     "wandb".split()
 )
 #: Cell magics that run the cell as a separate Python program, or write the cell to a file of any kind.
@@ -132,13 +149,15 @@ _UNKNOWN_VALUE = "get_ipython()"
 class _Cell:
     """Cell as lines of Python; for each line, the line in the cell and the number of characters cut off before it.
 
+    ``translate`` converts each statement of IPython. Without it, IPython is removed.
+
     ``is_standalone`` says that the lines are a separate program. ``parse_error`` has a line among them, from 1, and the
     reason why the lines are no valid Python.
     """
 
     __slots__ = ("is_standalone", "line_positions", "parse_error", "rows")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, translate: Translate | None) -> None:
         lines = source.split("\n")
         if lines and not lines[-1]:
             lines.pop()
@@ -148,10 +167,16 @@ class _Cell:
         self.parse_error: Rejection | None = None
         first = next((number for number, row in enumerate(lines) if row.strip()), len(lines))
         self._dedent(first)
-        if not self._remove_cell_magics(first):
-            self.rows, self.line_positions = [], []
+        is_python = self._remove_cell_magics(first)
+        if not is_python or (self.is_standalone and translate is not None):
+            self._replace_all(translate, first, source)
         elif not self.is_standalone:
-            self._replace_ipython(first)
+            self._replace_ipython(first, translate, source)
+
+    def _replace_all(self, translate: Translate | None, first: int, source: str) -> None:
+        """Replace the whole cell, which is no part of the program, by the call that runs the cell in IPython."""
+        self.rows = [] if translate is None else [translate(first + 1, source)]
+        self.line_positions = self.line_positions[first : first + len(self.rows)]
 
     def _dedent(self, first: int) -> None:
         """Remove the indentation of the first line from all lines, as IPython does."""
@@ -186,12 +211,12 @@ class _Cell:
                 return False
         return True
 
-    def _replace_ipython(self, first: int) -> None:
+    def _replace_ipython(self, first: int, translate: Translate | None, source: str) -> None:
         """Replace IPython syntax by Python."""
         before = list(self.rows)
         if find_parse_error(_text_of(before)) is None:
             return
-        self._replace_escapes()
+        self._replace_escapes(translate)
         error = find_parse_error(_text_of(self.rows))
         for _ in range(MAX_COMMANDS):
             if error is None:
@@ -199,14 +224,16 @@ class _Cell:
             number = min(error.line, len(self.rows)) - 1
             if not _AUTOMATIC.match(self.rows[number]):
                 break
-            self.rows[number] = ""
+            row = self.rows[number]
+            self.rows[number] = "" if translate is None else translate(number + 1, f"%{row}")
             error = find_parse_error(_text_of(self.rows))
         if error is not None and before[first].startswith("%"):
             # A magic for a text of its own, such as ``%sql`` or ``%md`` in notebooks with several languages.
-            self.rows, self.line_positions, error = [], [], None
+            self._replace_all(translate, first, source)
+            error = None
         self.parse_error = error
 
-    def _replace_escapes(self) -> None:
+    def _replace_escapes(self, translate: Translate | None) -> None:
         text = _text_of(self.rows)
         starts = [0, *(match.end() for match in re.finditer("\n", text))]
         number = 0
@@ -218,15 +245,19 @@ class _Cell:
             if timed and find_parse_error(code[timed.end() :]) is None:
                 self._cut_row(number, row[:start] + code[timed.end() :], timed.end())
             elif assigned or code.startswith(_ESCAPES) or _HELP_REQUEST.match(code):
-                # A line without indentation becomes empty, not a statement: a comment for the whole file may follow.
-                self.rows[number] = row[:start] + (
-                    assigned.group(1) + _UNKNOWN_VALUE if assigned else "pass" if start else ""
-                )
                 goes_on = row.endswith("\\")
                 while goes_on and last + 1 < len(self.rows):
                     last += 1
                     goes_on = self.rows[last].endswith("\\")
-                    self.rows[last] = ""
+                statement = [code, *self.rows[number + 1 : last + 1]]
+                self.rows[number : last + 1] = [""] * len(statement)
+                if translate is not None:
+                    self.rows[number] = row[:start] + translate(number + 1, "\n".join(statement))
+                else:
+                    # A line without indentation becomes empty, not a statement: a comment for the file may follow.
+                    self.rows[number] = row[:start] + (
+                        assigned.group(1) + _UNKNOWN_VALUE if assigned else "pass" if start else ""
+                    )
             else:
                 last = bisect_right(starts, _statement_end(text, starts[number])) - 1
             number = last + 1

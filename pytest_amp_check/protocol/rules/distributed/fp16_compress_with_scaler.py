@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import CommHook, Event, ScalerNew, ScalerStep
+from ...events import CommHook, ScalerNew
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
+from ...scaled_steps import find_scaled_step, name_scaler
 
 #: Largest initial scale at which gradients of usual size fit in float16.
 _SMALL_SCALE = 1024.0
@@ -15,25 +16,15 @@ def _check_compressed_hooks(program: Program) -> Verdicts:
     events = list(program.iter_events())
     hooks = [event for event in events if isinstance(event, CommHook)]
     small = {event.subject for event in events if isinstance(event, ScalerNew) and _has_small_scale(event)}
-    live = {tracked_object.key for tracked_object in program.attributes.live_scalers} - small
-    steps = [event for event in events if isinstance(event, ScalerStep) and event.subject in live]
     for hook in hooks:
-        for step in steps:
-            owns = program.objects[step.object].attributes.owns if step.object is not None else None
-            apart = owns is not None and hook.subject is not None and hook.subject not in owns
-            if not apart and not _are_exclusive(hook, step):
-                yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)
-                break
+        step = find_scaled_step(program, hook, exempt=small)
+        if step is not None:
+            yield "hook@scaled", hook, {"scaler": name_scaler(program, step)}, (step,)
 
 
 def _has_small_scale(event: ScalerNew) -> bool:
     scale = event.arguments.get("init_scale")
     return isinstance(scale, (int, float)) and scale <= _SMALL_SCALE
-
-
-def _are_exclusive(a: Event, b: Event) -> bool:
-    """Return True if the guards of two events contradict each other."""
-    return any((key, not truth) in b.guards for key, truth in a.guards)
 
 
 RULE = Rule(

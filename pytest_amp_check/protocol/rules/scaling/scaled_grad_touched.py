@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Unscale
-from ...rule import ERROR, INFO, Cause, Rule, ViolationKind
+from ...event_graph import Program
+from ...events import Backward, GradLog, Unscale
+from ...rule import ERROR, INFO, Cause, Rule, Verdicts, ViolationKind
+from ...scaled_steps import find_scaled_step, name_scaler
+
+
+def _check_gradient_logs(program: Program) -> Verdicts:
+    """Yield loggers that read gradients in the backward pass of a scaled loss."""
+    for log in program.iter_events():
+        if isinstance(log, GradLog):
+            step = find_scaled_step(program, log)
+            if step is not None:
+                optimizer = str(step.names.get("optimizer") or "the optimizer")
+                yield "log:scaled", log, {"scaler": name_scaler(program, step), "optimizer": optimizer}, (step,)
+
 
 RULE = Rule(
     "AMP202",
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
+    program_checks={GradLog: _check_gradient_logs},
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
@@ -25,6 +39,11 @@ RULE = Rule(
             trace_kinds=(Backward,),
             cause=Cause(only_reads=True),
             sparing_kinds=(Unscale,),
+        ),
+        "log:scaled": ViolationKind(
+            "`{call}` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters after "
+            "`{scaler}.unscale_({optimizer})` instead",
+            INFO,
         ),
         "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"

@@ -1,0 +1,1 @@
+"""Monitors: callbacks of training frameworks that record a training. Each module needs its framework."""
