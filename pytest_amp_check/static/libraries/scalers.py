@@ -258,7 +258,7 @@ def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer
     """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
     owns = owner.owns
-    if facts.framework or not facts.constructed or facts.cls is not None:
+    if facts.framework or not facts.constructed or facts.cls is not None or facts.is_copy:
         return ""
     if facts.sharded:
         wraps: set[str] = set()
