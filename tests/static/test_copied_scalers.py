@@ -169,3 +169,37 @@ def test_a_class_with_another_protocol_is_analyzed_like_other_code(of_torch: str
 
 def test_the_methods_of_a_copy_are_no_training() -> None:
     assert check_source(COPY, "helper.py") == []
+
+
+#: A subclass that scales like torch's method, and lists of losses by a function of its own.
+SUBCLASS = """\
+import torch
+
+class Helper(torch.cuda.amp.grad_scaler.GradScaler):
+    def scale(self, outputs):
+        if self.get_scale() > 1024:
+            self.set_growth_factor(1)
+        if isinstance(outputs, torch.Tensor):
+            return outputs * {factor}
+
+        def apply(value):
+            return value * {factor} if isinstance(value, torch.Tensor) else type(value)(map(apply, value))
+
+        return apply(outputs)
+"""
+
+
+@pytest.mark.parametrize("factor", ["self._scale", "self._scale.to(outputs.device)", "self.current()"])
+def test_a_subclass_may_scale_by_itself(factor: str) -> None:
+    copy = SUBCLASS.format(factor=factor)
+    right = TRAINING.replace("Helper()", "Helper()\n    losses = {}").replace(
+        "helper.scale(loss)", 'losses["all"] = loss\n        helper.scale(losses["all"])'
+    )
+    assert check(right, copy) == []
+    wrong = right.replace("        helper.unscale_(optimizer)\n", "")
+    assert [(finding.code, finding.certain) for finding in check(wrong, copy)] == [("AMP201", False)]
+
+
+def test_a_subclass_that_scales_nothing_is_followed() -> None:
+    copy = SUBCLASS.replace(" * {factor}", "")
+    assert [finding.code for finding in check(TRAINING, copy)] == ["AMP203"]

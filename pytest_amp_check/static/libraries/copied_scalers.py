@@ -43,6 +43,18 @@ def _make_copied_scaler(interp: Interpreter, cls: Class, args: Args, keywords: K
     return ObjectRef(tracked_object, enabled)
 
 
+def is_copied_scale(interp: Interpreter, method: Function) -> bool:
+    """Return True if a method of a subclass of torch's scaler is ``scale``, and does the same as torch's method.
+
+    The method multiplies, and leaves nothing to torch's method. Code for lists of losses would hide the result.
+    """
+    if method.name != "scale" or method.cls is None:
+        return False
+    code = list(_reachable_methods(interp, method.cls, method.name))
+    calls_torch = any(isinstance(node, ast.Name) and node.id == "super" for each in code for node in walk(each.node))
+    return not calls_torch and any(map(_multiplies, code))
+
+
 def _reimplements_scaler(interp: Interpreter, cls: Class) -> bool:
     """Return True if a class has the methods of torch's scaler, and they do what torch's methods do.
 
