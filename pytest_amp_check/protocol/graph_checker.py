@@ -208,7 +208,7 @@ class _GraphChecker(GraphExplorer):
             self.was_widened
             or self.graph.is_guessed
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
-            or any(x.guessed for x in involved)
+            or any(x.guessed for x in (*involved, *path))
         )
         certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.certainty.missing_method)
         steps = [TraceStep(event.site, describe_event(event)) for event in path]

@@ -22,6 +22,8 @@ class ScalerAttributes:
     enabling: frozenset[int] | None = None
     #: Class of the project from which the scaler derives.
     cls: FieldValue = None
+    #: An instance of a class of the project that reimplements torch's scaler. Its details may differ from torch's.
+    is_copy: bool = False
     #: Sharded over ranks.
     sharded: bool = False
     #: Framework that owns the scaler, None for a scaler of the program.

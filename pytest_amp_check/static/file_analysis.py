@@ -158,7 +158,7 @@ def analyze(
     from .project.marimo import as_one_program
     from .project.module import Module
     from .project.relevance import mark_relevant
-    from .unanalyzed_calls import collect_calls
+    from .unanalyzed_calls import collect_calls, find_joined_functions
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -181,6 +181,7 @@ def analyze(
         if not may_be_in_region:
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
         findings = check(program)
+        joined_functions = find_joined_functions(program)
         joined = [graph.entry_point for graph in program.graphs if graph.was_widened]
         # A function without parameters is the same program as the script that calls it, and as large.
         same = {(path, each.node.lineno) for each in module.functions.values() if not each.parameters()}
@@ -199,6 +200,7 @@ def analyze(
             again = own_reached.keys() & reached.keys()
             findings = [finding for finding in findings if not finding.entries or finding.entries.keys() - again]
             findings += check_without_callers(separate_program)
+            joined_functions += find_joined_functions(separate_program)
             for entry in joined:
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)
@@ -219,4 +221,5 @@ def analyze(
     reading.graph_calls = collect_graph_calls(program)
     if visited_calls is not None:
         reading.protocol_calls, reading.visited_calls = calls, visited_calls.calls
+        reading.joined_functions = joined_functions
     return reading

@@ -34,16 +34,17 @@ def merge_reached(results: Sequence[AnalysisResult]) -> ReachedFunctions:
 
 
 def uncovered_call_findings(results: Sequence[AnalysisResult]) -> list[Finding]:
-    """Return findings for the protocol calls that no result covers."""
-    if not any(reading.protocol_calls for reading in results):
+    """Return findings for the protocol calls that no result covers, and for functions with joined states."""
+    if not any(reading.protocol_calls or reading.joined_functions for reading in results):
         return []
-    from .unanalyzed_calls import unanalyzed_findings
+    from .unanalyzed_calls import joined_findings, unanalyzed_findings
 
     passed: dict[Span, bool] = {}
     for reading in results:
         for span, is_analyzed in reading.visited_calls.items():
             passed[span] = passed.get(span, False) or is_analyzed
-    return [finding for reading in results for finding in unanalyzed_findings(reading.protocol_calls, passed)]
+    uncovered = [finding for reading in results for finding in unanalyzed_findings(reading.protocol_calls, passed)]
+    return [*uncovered, *joined_findings(site for reading in results for site in reading.joined_functions)]
 
 
 def finish_findings(

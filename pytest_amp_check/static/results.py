@@ -46,6 +46,7 @@ class AnalysisResult:
     finished_findings   findings that need no further selection or suppression
     protocol_calls      protocol calls of the file, for the report of unanalyzed calls
     visited_calls       calls that the analysis visited in any file, for the same report
+    joined_functions    functions whose states were joined for the check, for the same report
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class AnalysisResult:
         "finished_findings",
         "graph_calls",
         "has_own_comments",
+        "joined_functions",
         "path",
         "protocol_calls",
         "reached_functions",
@@ -70,6 +72,7 @@ class AnalysisResult:
         self.finished_findings: list[Finding] = []
         self.protocol_calls: list[UnanalyzedCall] = []
         self.visited_calls: dict[Span, bool] = {}
+        self.joined_functions: list[Site] = []
 
 
 class FileResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
+from ..protocol.event_graph import Program
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import Finding
 from ..protocol.findings_builder import make_finding
@@ -14,7 +15,7 @@ from .interpreter.visited_calls import Span, span_of
 from .project.module import Module
 from .project.relevance import may_train
 
-NOT_REACHED, NOT_KNOWN = "call:not-reached", "call:not-known"
+NOT_REACHED, NOT_KNOWN, JOINED = "call:not-reached", "call:not-known", "call:joined"
 #: Methods of a scaler.
 OF_SCALER = frozenset({"scale", "unscale_", "step", "update"})
 
@@ -87,3 +88,19 @@ def unanalyzed_findings(calls: Iterable[UnanalyzedCall], visited_calls: Mapping[
             continue
         label = NOT_REACHED if is_analyzed is None else NOT_KNOWN
         yield make_finding(label, spot.site, [], {"call": spot.call_text}, ())
+
+
+def find_joined_functions(program: Program) -> list[Site]:
+    """Return the functions of a checked program whose states were joined, because they have too many paths."""
+    joined = [graph for graph in program.graphs if graph.was_widened]
+    # The line of a class stands for a method that the class inherits.
+    return [
+        Site(graph.entry_point[0], abs(graph.entry_point[1]) or 1, function=graph.name or "<module>")
+        for graph in joined
+    ]
+
+
+def joined_findings(sites: Iterable[Site]) -> Iterator[Finding]:
+    """Yield a finding for each function whose states were joined."""
+    for site in {(each.path, each.line): each for each in sites}.values():
+        yield make_finding(JOINED, site, [], {"function": site.function}, ())

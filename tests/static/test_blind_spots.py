@@ -144,3 +144,46 @@ def test_a_notebook_tells_the_cell(tmp_path: Path) -> None:
     path.write_text(json.dumps({"cells": [first, second], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     (found,) = check_paths([str(path)], ASKED).findings
     assert (found.site.cell, found.line) == (2, 3)
+
+
+MANY_PATHS = """\
+import torch
+
+def fit(net, args, batches):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for images in batches:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(images).mean()
+        scaler.scale(loss).backward()
+{stages}
+        scaler.step(opt)
+        scaler.update()
+"""
+STAGE = """\
+        if args.stage{0}:
+            other = torch.optim.Adam(net.parameters(), lr={0})
+            other.step()
+"""
+
+
+@pytest.mark.parametrize(("count", "joined"), [(1, False), (40, True)])
+def test_a_function_whose_states_are_joined_is_named(count: int, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 1_000)
+    text = MANY_PATHS.format(stages="".join(map(STAGE.format, range(count))))
+    assert spots(text) == ([(3, "joined")] if joined else [])
+
+
+def test_joined_states_of_a_script_and_of_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 1_000)
+    text = MANY_PATHS.format(stages="".join(map(STAGE.format, range(40))))
+    head, _, body = text.partition("def fit(net, args, batches):\n")
+    (tmp_path / "script.py").write_text(f"{head}import data\nargs, batches, net = data.load()\n{textwrap.dedent(body)}")
+    method = textwrap.indent(f"def fit(self, net, args, batches):\n{body}", "    ")
+    (tmp_path / "trainer.py").write_text(f"{head}class Trainer:\n{method}")
+    monkeypatch.chdir(tmp_path)
+    found = check_paths(["."], ASKED).findings
+    assert [(finding.filename, finding.line) for finding in found] == [("script.py", 1), ("trainer.py", 4)]
+    assert "`Trainer.fit`" in found[1].message
+    assert check_paths(["."], Settings(select=frozenset({"AMP201"}))).findings == []

@@ -263,6 +263,53 @@ def test_positions_in_the_dtype_of_a_cast_buffer(statement: str, found: bool) ->
     assert said(ROTARY.format(statement)) == ([("AMP509", 7, "info")] if found else [])
 
 
+def test_a_buffer_is_cast_after_the_constructor() -> None:
+    statement = 'angles = torch.einsum("i,j->ij", torch.arange({}, dtype=self.inv_freq.dtype), self.inv_freq)'
+    table = '        self.register_buffer("table", angles.cos())\n'
+    body = ROTARY.format(statement.format("len(x)")).replace(
+        "\n    def forward", f"        {statement.format(2048)}\n{table}\n    def forward"
+    )
+    assert said(f"{body}\n\nclass Outer(nn.Module):\n    def __init__(self):\n        self.rotary = Rotary()\n") == [
+        ("AMP509", 9, "info")
+    ]
+
+
+LOG_RATIO = (
+    "def loss(log_probs: torch.Tensor, old_log_probs: torch.Tensor):\n    return (log_probs - old_log_probs).exp()\n"
+)
+ACTOR = """\
+class Actor(nn.Module):
+    def forward(self, x):
+        {}
+        return output
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ("", True),
+        (ACTOR.format("output = self.head(x)"), True),
+        (ACTOR.format("output = self.head(x).float()"), False),
+        (ACTOR.format("output = self.head(x).to(torch.float32)"), False),
+        (ACTOR.format("scores = self.gate(x).float(); output = self.head(x)"), True),
+        (ACTOR.format('output["logits"] = output["logits"].to(torch.float32)'), False),
+        ("def means(output):\n    return output.logits.float().mean()\n", True),
+        ("def likelihood(output):\n    return F.log_softmax(output.logits.float(), -1)\n", False),
+        ("def likelihood(output):\n    return F.log_softmax(output.logits, -1)\n", True),
+        ("with torch.autocast('cuda', dtype=torch.bfloat16):\n    x = model(x)\n    log_prob = f(x)\n", False),
+        ("with torch.autocast('cuda', dtype=torch.bfloat16):\n    x = model(x)\nlog_prob = f(x)\n", True),
+        ("with torch.autocast('cuda', enabled=False):\n    log_prob = f(x)\n", True),
+    ],
+)
+def test_a_package_may_compute_log_probabilities_in_float32(tmp_path: Path, other: str, found: bool) -> None:
+    expected = [("AMP507", 2, "info")] if found else []
+    assert found_in(tmp_path, LOADS + HEAD + other, LOG_RATIO) == expected
+    # A test of the package shows nothing about the package.
+    (tmp_path / "use.py").rename(tmp_path / "test_use.py")
+    assert found_in(tmp_path, LOADS, LOG_RATIO) == [("AMP507", 2, "info")]
+
+
 @pytest.mark.parametrize(
     ("scores", "found"),
     [

@@ -546,6 +546,10 @@ class Region:
         "region()",
     ),
     "chosen as a class": ('region = functools.partial(autocast, "cuda") if args.amp else nullcontext', "region()"),
+    "chosen beside an empty context manager": (
+        '@contextmanager\ndef empty():\n    yield\nregion = functools.partial(autocast, "cuda") if args.amp else empty',
+        "region()",
+    ),
     "enabled by a flag": ("", 'autocast("cuda", enabled=args.amp)'),
     "beside another": ("", 'torch.enable_grad(), autocast("cuda")'),
     "before another": ("", 'autocast("cuda"), torch.enable_grad()'),

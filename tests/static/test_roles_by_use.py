@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from trees import found, marks, write
 
 from pytest_amp_check import check_paths, check_source
 
@@ -132,6 +133,85 @@ def train(self, loader, scaler):
 def test_an_optimizer_by_use(clear: str, step: str, expected: list[str]) -> None:
     found = [f.code for f in check_source(STEPS.format(clear=clear, step=step), "train.py")]
     assert [code for code in found if code == "AMP204"] == expected
+
+
+def test_an_optimizer_with_the_modes_of_a_module_is_an_optimizer(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        === make.py
+        import schedulefree
+
+        def make(params):
+            optimizer = schedulefree.AdamWScheduleFree(params)
+            optimizer.train()
+            return optimizer
+
+        def test(optimizer, model):
+            optimizer.eval()
+            return model.evaluate()
+        === train.py
+        import torch
+        from make import make
+
+        def train(model, loader):
+            scaler = torch.amp.GradScaler("cuda")
+            best = make(model.parameters())
+            for x in loader:
+                best.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = model(x)
+                scaler.scale(loss).backward()
+                best.step()  # AMP204
+        """,
+    )
+    assert found(tmp_path) == marks(tmp_path)
+
+
+WRAPPER = """
+    === optim.py
+    class Wrapper:
+        def __init__(self, optimizer, schedule=None):
+            self.optimizer, self.schedule = optimizer, schedule
+
+        def step(self):
+            self.optimizer.step()
+
+        def zero_grad(self):
+            self.optimizer.zero_grad()
+
+    def construct(make, model, options):
+        if not options:
+            return Wrapper(make(model))
+        return Wrapper(make(model, options), options)
+    === trainer.py
+    import torch
+    from optim import construct
+
+    class Trainer:
+        def train(self, loader):
+            for x in loader:
+                try:
+                    self.run_step(x)
+                    self.scaler.step(self.optim.optimizer)
+                    self.scaler.update()
+                except FloatingPointError:
+                    pass
+
+        def run_step(self, x):
+            self.optim.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.model(x)
+            self.scaler.scale(loss).backward()
+
+        def set_up(self, make, options):
+            self.optim = construct(make, self.model, options)
+"""
+
+
+def test_a_wrapper_clears_what_its_owner_steps(tmp_path: Path) -> None:
+    write(tmp_path, WRAPPER)
+    assert found(tmp_path) == set()
 
 
 #: A call with a loss and an optimizer, like timm's scaler, makes a function an entry point.

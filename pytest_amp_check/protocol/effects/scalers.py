@@ -34,11 +34,11 @@ def check_scaler_state(checker: Checker, ctx: EventContext, event: e.ScalerState
 
 
 def apply_update(checker: Checker, ctx: EventContext, event: e.Update) -> PathState:
-    opts, scaler = ctx.optimizer_states, ctx.subject_key
+    opts = ctx.optimizer_states
     if checker.is_window_end(event, ctx.state):
         # The gradients of earlier iterations are complete, even if this iteration adds nothing.
         opts[:] = [opt._replace(window_open=False) for opt in opts]
-    mine = [i for i, opt in enumerate(opts) if opt.scaler_key in (scaler, -1)]
+    mine = [i for i in range(len(opts)) if _has_record(checker, ctx, i)]
     if event.new_scale:
         for i in mine:
             opts[i] = opts[i]._replace(grads=OF_ANOTHER_SCALE.get(opts[i].grads, opts[i].grads), stage=a.READY)
@@ -47,6 +47,17 @@ def apply_update(checker: Checker, ctx: EventContext, event: e.Update) -> PathSt
         for i in mine:
             apply_transition(checker, ctx, i, a.UPDATE if recorded else a.UPDATE_ALONE)
     return ctx.next_state()
+
+
+def _has_record(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if the acting scaler may have a record of an optimizer.
+
+    Another scaler may have scaled a loss since the step of the optimizer, and have no record.
+    """
+    opt = ctx.optimizer_states[i]
+    if opt.stage == a.STAGE_STEPPED and len(checker.scaler_bits) > 1:
+        return checker.find_last_event(ctx.point, (e.ScalerStep,), i).subject == ctx.subject_key
+    return opt.scaler_key in (ctx.subject_key, -1)
 
 
 def apply_unscale(checker: Checker, ctx: EventContext, event: e.Unscale) -> PathState:

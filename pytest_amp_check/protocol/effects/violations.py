@@ -149,10 +149,16 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def _is_alias_cleared(checker: Checker, key: int) -> bool:
-    """Return True if an optimizer of the same name is cleared. Two unresolved references may be the same optimizer."""
+    """Return True if an optimizer of the same name is cleared. Two unresolved references may be the same optimizer.
+
+    A wrapper clears as ``self.optimizer`` what its owner steps as ``self.wrapper.optimizer``.
+    """
     things = checker.program.objects
     found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.constructed}
-    return key in found and any(things[other].name == things[key].name for other in found - {key})
+    if key not in found:
+        return False
+    own, *others = (f".{things[each].name.removeprefix('self.')}" for each in (key, *(found - {key})))
+    return any(own.endswith(other) or other.endswith(own) for other in others)
 
 
 def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bool:

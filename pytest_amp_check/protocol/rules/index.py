@@ -640,6 +640,6 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("call:not-reached", "call:not-known"),
+        ("call:not-reached", "call:not-known", "call:joined"),
     ),
 )

@@ -43,9 +43,20 @@ def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int =
         interp.detached_events = found
         return
     context = interp.evaluate(item.context_expr)
-    context = next((v for v in context.alternatives() if isinstance(v, GeneratorContext)), context)
+    context = _select_generator(context)
     context = without_unrelated(interp, context, item.context_expr)
     interp.handlers.with_blocks.get(context.kind, _execute_with_block)(interp, context, node, index)
+
+
+def _select_generator(context: Value) -> Value:
+    """Return the ``@contextmanager`` function among the alternatives of a context, or the context itself.
+
+    A function that enters no region does nothing beside an alternative that enters autocast.
+    """
+    generator = next((v for v in context.alternatives() if isinstance(v, GeneratorContext)), None)
+    if generator is None or (holds_autocast(context) and not generator.func.function.context_names):
+        return context
+    return generator
 
 
 def _execute_with_block(interp: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:

@@ -394,6 +394,8 @@ class Interpreter:
             # Rules for this kind need the loops around the event.
             event.loops = (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions)
         event.guards = self.active_guards()
+        if event.subject is not None and self.program.objects[event.subject].attributes.is_copy:
+            event.guessed = True
         self.state.current_node = self.builder.add_node(event)
         self.builder.add_edge(current_node, self.state.current_node)
         self.builder.event_count += 1

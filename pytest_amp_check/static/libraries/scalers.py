@@ -28,6 +28,7 @@ from ..interpreter.values.value import NONE, ConditionValue, Const, Value
 from ..project.module import Class
 from .arguments import bind_arguments, first_or_named, literal_value, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state
+from .copied_scalers import is_copied_scale
 from .losses import all_optimizer_keys, emit_penalty, make_loss_names
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
@@ -40,7 +41,9 @@ def _call_scaler_method(
     interp: Interpreter, scaler: ObjectRef, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     own = find_own_method(interp, scaler, name)
-    if own is not None:
+    if own is not None and is_copied_scale(interp, own.function):
+        scaler.tracked_object.attributes.is_copy = True
+    elif own is not None:
         return inline_call(interp, own, args, keywords, node)
     if name not in torch_api.SCALER_METHODS:
         return structural_unknown(interp, "call", (scaler, *args), name, name)
@@ -258,7 +261,7 @@ def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer
     """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
     owns = owner.owns
-    if facts.framework or not facts.constructed or facts.cls is not None:
+    if facts.framework or not facts.constructed or facts.cls is not None or facts.is_copy:
         return ""
     if facts.sharded:
         wraps: set[str] = set()

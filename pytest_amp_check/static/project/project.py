@@ -76,6 +76,7 @@ class Project:
         "files",
         "float16_by_path",
         "float16_files",
+        "float32_packages",
         "has_lightning16",
         "helper_exports",
         "import_targets",
@@ -131,6 +132,8 @@ class Project:
         #: of importers maps the last part of a name to files.
         self.entries_by_path: dict[str, AutocastEntries] = {}
         self.float16_by_path: dict[str, bool] = {}
+        #: Result of :mod:`.float32_logits`, by the top directory of a package.
+        self.float32_packages: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
         self.importers = Importers()
         #: True if the result may depend on any file.

@@ -117,7 +117,7 @@ class RoleCollector:
                 roles.setdefault(text, "scaler")
         for scaler in list(roles):
             roles = dict.fromkeys(self._step_targets.get(scaler, ()), "optimizer") | roles
-        role_by_methods = {text: _role_of_methods(names) for text, names in self._members_by_text.items()}
+        role_by_methods = {text: _role_of_methods(text, names) for text, names in self._members_by_text.items()}
         roles = {text: role for text, role in role_by_methods.items() if role} | roles
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
@@ -140,8 +140,12 @@ class RoleCollector:
         return any("zero_grad" in self._members_by_text.get(target, ()) for target in targets)
 
 
-def _role_of_methods(names: set[str]) -> str:
+def _role_of_methods(text: str, names: set[str]) -> str:
     """Return the role of an object with these methods, "optimizer" or "module", or ""."""
     if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
         return "optimizer"
-    return "module" if names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names else ""
+    if names & {"parameters", "named_parameters", "zero_grad"}:
+        return "module"
+    # Schedule-free optimizers have the modes of modules.
+    has_modes = {"train", "eval"} <= names and "optim" not in text.rpartition(".")[2].lower()
+    return "module" if has_modes else ""

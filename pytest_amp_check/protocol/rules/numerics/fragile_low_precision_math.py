@@ -77,8 +77,9 @@ errors. Probabilities that are cast before the largest are chosen tie. FSDP2's p
 weights are cast install no autocast, so the losses that it computes in float32 keep the dtype of their logits there.
 
 The users of a library choose its dtype, for example by `torch_dtype`, and no region is then around its modules. If the
-project shows such a choice, means of squares that normalize, and the two differences, are notes. The option
-`assume-precision` reports all expressions of modules and functions for inputs and weights of the given dtype.
+project shows such a choice, means of squares that normalize, and the two differences, are notes. A package that
+computes log-probabilities in float32 has no note about their difference. The option `assume-precision` reports all
+expressions of modules and functions for inputs and weights of the given dtype.
 """,
     harm="""\
 In float16, `log(softmax)` of logits 20 apart was -inf (`log_softmax`: -20), and the logarithm of `sigmoid(-20)` -inf

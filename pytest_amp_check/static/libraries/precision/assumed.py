@@ -10,6 +10,7 @@ from ...interpreter.classes import role_of
 from ...interpreter.dtypes import LOG_PROBABILITY, POSITIONS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Frame
+from ...project.float32_logits import has_float32_log_probabilities
 from ...project.module import Function
 from ...project.syntax import tail_name, walk
 from ..losses import FILLS
@@ -39,7 +40,14 @@ def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> 
             continue
         if value is not None and value.kind == "unknown" and _may_be_floating(parameter, optional):
             # A region computes log-probabilities in float32.
-            is_low_log = not interp.assumes_region and _LOG_PROBABILITIES.search(parameter.arg)
+            is_low_log = (
+                not interp.assumes_region
+                and _LOG_PROBABILITIES.search(parameter.arg)
+                and (
+                    interp.project.assumed_dtype
+                    or not has_float32_log_probabilities(interp.project, function.module.path)
+                )
+            )
             traits = frozenset({LOG_PROBABILITY}) if is_low_log else frozenset[str]()
             frame.vars[parameter.arg] = value.with_dtype_info(DtypeInfo(interp.assumed_dtype, traits))
 

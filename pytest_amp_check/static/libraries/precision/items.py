@@ -62,8 +62,9 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registering.add(call)
         fact = evaluate_dtype_info(interp, _find_definition(call.args[1], init.node))
         registering.discard(call)
-        if interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS:
-            # A cast of the model casts its buffers.
+        is_cast = interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS
+        if is_cast and all(function.node is not init.node for function in interp.active_functions):
+            # A cast of the model casts its buffers, after the constructor.
             return DtypeInfo(interp.assumed_dtype)
         return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
