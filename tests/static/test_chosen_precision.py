@@ -263,6 +263,21 @@ def test_positions_in_the_dtype_of_a_cast_buffer(statement: str, found: bool) ->
     assert said(ROTARY.format(statement)) == ([("AMP509", 7, "info")] if found else [])
 
 
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ('freqs = torch.einsum("i,j->ij", position_ids.type_as(self.inv_freq), self.inv_freq)', True),
+        ("freqs = torch.outer(torch.arange(len(x), dtype=self.inv_freq.dtype), self.inv_freq)", True),
+        ("freqs = position_ids.to(self.inv_freq)[:, None] * self.inv_freq[None]", True),
+        ('freqs = torch.einsum("i,j->ij", position_ids.float(), self.inv_freq.float())', False),
+        ("freqs = position_ids.to(self.inv_freq)[:, None] * self.scale", False),
+    ],
+)
+def test_a_caller_computes_the_sine_and_cosine_of_the_angles(statement: str, found: bool) -> None:
+    body = ROTARY.format(f"{statement}; return freqs")
+    assert said(body) == ([("AMP509", 7, "info")] if found else [])
+
+
 def test_a_buffer_is_cast_after_the_constructor() -> None:
     statement = 'angles = torch.einsum("i,j->ij", torch.arange({}, dtype=self.inv_freq.dtype), self.inv_freq)'
     table = '        self.register_buffer("table", angles.cos())\n'

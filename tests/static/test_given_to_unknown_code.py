@@ -262,6 +262,46 @@ def train(model, loader, optimizer: torch.optim.Optimizer):
         optimizer.zero_grad()
 """
 
+#: A rest of the last window, whose step lacks an update, and a call of unanalyzed code after each epoch.
+EPOCHS = """\
+import torch
+from library import {name}
+
+def train(model, optimizer, scaler, batches):
+    for batch in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(batch).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    scaler.step(optimizer){mark}
+    optimizer.zero_grad()
+
+def run(model, batches, epochs):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for epoch in range(epochs):
+        train(model, optimizer, scaler, batches)
+        {name}(epoch, model=model, optimizer=optimizer, scaler=scaler)
+"""
+for name, may_update in (
+    ("save_checkpoint", False),
+    ("save_checkpoint_impl", False),
+    ("saveState", False),
+    ("log_progress", False),
+    ("print_summary", False),
+    ("finish", True),
+    ("checkpoint", True),
+    ("end_of_epoch", True),
+    ("update_and_save", True),
+    ("save_and_train", True),
+    ("load_state", True),
+):
+    PROGRAMS[f"{name} receives a scaler after a step without update"] = EPOCHS.format(
+        name=name, mark="" if may_update else "  # AMP206"
+    )
+
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_has_exactly_its_marks(source: str) -> None:

@@ -32,6 +32,8 @@ _FACTOR_WORDS = {word for word, effect in _EFFECT_BY_WORD.items() if effect == e
 _GRADIENT_WORDS = frozenset({"grad", "grads", "gradient", "gradients"})
 #: Words of code that has a step, an update or a scale unrelated to gradients, or that sets a mode for training.
 _UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger mode print save load".split())
+#: Words of code that stores or shows objects.
+_READING_WORDS = frozenset("save log logger print".split())
 #: Syntax that gives an object another name.
 _BINDINGS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.withitem)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -50,6 +52,13 @@ def effects_of_name(name: str) -> frozenset[str]:
     if known is None:
         known = _effects_by_name[last] = _compute_name_effects(last)
     return known
+
+
+@lru_cache(maxsize=4096)
+def only_reads(name: str) -> bool:
+    """Return True for the name of code that stores or shows what it receives: ``save_checkpoint``."""
+    words = {word.lower() for word in _WORD.findall(name)}
+    return not words.isdisjoint(_READING_WORDS) and words.isdisjoint(_TRAINING_WORDS | _EFFECT_BY_WORD.keys())
 
 
 @lru_cache(maxsize=4096)

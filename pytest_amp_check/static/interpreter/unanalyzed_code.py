@@ -10,7 +10,7 @@ from ...protocol.tracked_objects import TrackedObject
 from ..project.syntax import tail_name
 from .identity import structural_unknown
 from .interpreter import HandlerTable, Interpreter
-from .name_effects import divides_gradients, effects_of_name, is_notification
+from .name_effects import divides_gradients, effects_of_name, is_notification, only_reads
 from .source_text import expression_text
 from .tensors import compute_tensor, provenance_here
 from .values.containers import MappingValue
@@ -126,7 +126,8 @@ def escape(
         direct = [
             value.tracked_object for value in options if isinstance(value, ObjectRef) and value.enabled is not False
         ]
-        trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
+        reads = isinstance(node, ast.Call) and only_reads(tail_name(node.func))
+        trainers = {t.role for t in direct} >= {"scaler", "optimizer"} and not reads
         trains = tuple(t.key for t in direct) if trainers else ()
         # A callback that receives the scaler itself works with it.
         about = e.MATTERS if trainers or (notifies and direct) else effects

@@ -6,8 +6,18 @@ import ast
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import CAST, LOG_PROBABILITY, MEAN_SQUARE, ROUNDED_PROBABILITY, SQUARE, DtypeInfo
+from ...interpreter.dtypes import (
+    ANGLES,
+    CAST,
+    LOG_PROBABILITY,
+    MEAN_SQUARE,
+    ROUNDED,
+    ROUNDED_PROBABILITY,
+    SQUARE,
+    DtypeInfo,
+)
 from ...interpreter.interpreter import Interpreter
+from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
@@ -25,6 +35,16 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
     else:
         return
     emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node, 60)})
+
+
+def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> None:
+    """Report low-precision positions times frequencies, whose sine and cosine another function may compute.
+
+    A product of positions with something other than frequencies is reported only at its sine or cosine.
+    """
+    if angles.traits & {ANGLES, ROUNDED} and any("freq" in tail_name(part) for part in walk(product)):
+        how = "angles" if ANGLES in angles.traits else "cast"
+        emit_once(interp, e.LowPositions, angles.trait_node, angles, how=how)
 
 
 def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:

@@ -10,6 +10,7 @@ from ...interpreter.dtypes import ANGLES, NO_DTYPE_INFO, POSITIONS, REGION, ROUN
 from ...interpreter.interpreter import Interpreter
 from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
 from .events import emit_once
+from .fragile import check_angles
 
 INDEXED_WRITES = {
     # Method -> position of the written tensor, and the parameter name.
@@ -48,13 +49,16 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
         # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or
         # activations).
         if not outer and any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands):
-            return DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
+            made = DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
+            check_angles(interp, made, node)
+            return made
         return DtypeInfo(state.dtype, frozenset({REGION}))
     dtypes = {fact.dtype for fact in operands}
     if interp.assumed_dtype and "float32" not in dtypes and any(fact.is_low for fact in operands):
         # The weights have the assumed dtype as well, because a product has operands of one dtype.
         dtype = next(fact.dtype for fact in operands if fact.is_low)
         rounded = next((fact for fact in operands if fact.traits & {ROUNDED, ANGLES}), NO_DTYPE_INFO)
+        check_angles(interp, rounded, node)
         return DtypeInfo(dtype, rounded.traits & {ROUNDED, ANGLES}, rounded.trait_node)
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:

@@ -32,7 +32,7 @@ from ..syntax_queries import callee_of, constant_of_node, last_name, receiver_of
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
-from .fragile import check_difference, check_late_factor
+from .fragile import check_angles, check_difference, check_late_factor
 from .matmuls import apply_matmul
 
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
@@ -120,7 +120,10 @@ def apply_operator(
     if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):
         # `x - x.detach()` is exactly zero, and exists for its gradient.
         check_difference(interp, left, right, node)
-    return _apply_linear_operator(op, left, right, kept, sides)
+    made = _apply_linear_operator(op, left, right, kept, sides)
+    if op is ast.Mult and made.is_low:
+        check_angles(interp, made, node)
+    return made
 
 
 def _without_detach(node: ast.expr) -> ast.expr:
