@@ -54,6 +54,8 @@ NORM = "return x * torch.rsqrt({} + 1e-5)"
         ("torch.mean(x.to(torch.float32) ** 2, -1, keepdim=True)", False),
         ("x.tanh().square().mean(-1, keepdim=True)", False),
         ("x.abs().mean(-1, keepdim=True)", False),
+        ("(x.abs() ** 2).mean(-1, keepdim=True)", False),
+        ("torch.abs(x).pow(2).mean(-1, keepdim=True)", False),
     ],
 )
 def test_means_of_squares_overflow_in_float16(mean: str, found: bool) -> None:

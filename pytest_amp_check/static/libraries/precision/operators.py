@@ -110,7 +110,9 @@ def apply_operator(
     if all(SCALAR in fact.traits or fact.dtype == NUMBER for fact in (left, right)):
         kept |= {SCALAR}
     if op is ast.Pow:
-        if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits:
+        # Only complex numbers need their magnitude before a square, and autocast makes none.
+        is_magnitude = last_name(callee_of(sides[0])) == "abs"
+        if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits and not is_magnitude:
             kept |= {SQUARE}
         return DtypeInfo(result_dtype("pow", right if left.dtype == NUMBER else left, autocast_state(interp)), kept)
     if op is ast.Div and left.dtype == NUMBER and right.dtype != NUMBER:
