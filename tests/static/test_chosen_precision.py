@@ -353,6 +353,8 @@ def test_a_zero_vector_is_normalized(tmp_path: Path) -> None:
     ("body", "line"),
     [
         ("def masked(scores, mask):\n    return scores.masked_fill(mask, -1e9)\n", 2),
+        ("def masked(scores, mask):\n    return torch.masked_fill(scores, mask, -1e9)\n", 2),
+        ("def masked(scores, i):\n    return torch.index_fill(input=scores, dim=0, index=i, value=-1e9)\n", 2),
         ("def masked(scores, mask):\n    scores = scores.masked_fill_(mask == 0, value=-1e10)\n    return scores\n", 2),
         ("LOW = -1e9\n\ndef masked(scores, mask):\n    return F.softmax(scores.masked_fill(mask, LOW), -1)\n", 4),
         ("def masked(scores: torch.Tensor, mask):\n    scores[mask] = -1e9\n    return scores\n", 2),

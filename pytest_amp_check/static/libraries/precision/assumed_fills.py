@@ -11,8 +11,8 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..arguments import literal_value
 from ..losses import FILLS
-from ..syntax_queries import keywords_of
-from .dtype_info import dtype_info_of
+from ..syntax_queries import first_argument, keywords_of
+from .dtype_info import dtype_info_of, resolve_callee
 
 _FLOAT16 = "float16"
 
@@ -24,8 +24,11 @@ def check_fill(interp: Interpreter, node: ast.Call) -> None:
     """
     if interp.assumed_dtype != _FLOAT16 or not isinstance(node.func, ast.Attribute) or node.func.attr not in FILLS:
         return
-    tensor, number = node.func.value, keywords_of(node).get("value", node.args[-1] if node.args else None)
-    if number is not None:
+    keywords = keywords_of(node)
+    is_function = resolve_callee(interp, node.func) == f"torch.{node.func.attr}"
+    tensor = keywords.get("input", first_argument(node)) if is_function else node.func.value
+    number = keywords.get("value", node.args[-1] if node.args else None)
+    if tensor is not None and number is not None:
         _emit_fill(interp, tensor, interp.expression_values.get(number), node)
 
 
