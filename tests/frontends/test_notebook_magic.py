@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from notebook_cells import SETUP, STEP
 from warm import run_python
 
 torch = pytest.importorskip("torch")
@@ -18,25 +19,6 @@ pytest.importorskip("ipykernel")
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SETUP = """\
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-"""
-STEP = """\
-def step():
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = model(torch.randn(8, 4)).square().mean()
-    scaler.scale(loss).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-"""
 #: The mistake is in line 7 of the cell, with the magic as the first line.
 INLINE = """\
 %%amp run

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from notebook_cells import SETUP, STEP
 from warm import run_module, run_python
 
 torch = pytest.importorskip("torch")
@@ -15,25 +16,6 @@ pytest.importorskip("IPython")
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SETUP = """\
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-"""
-STEP = """\
-def step():
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = model(torch.randn(8, 4)).square().mean()
-    scaler.scale(loss).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-"""
 TRAIN = "for _ in range(3):\n    step()\n"
 
 

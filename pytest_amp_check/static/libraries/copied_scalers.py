@@ -15,7 +15,6 @@ from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Class, Function
-from ..project.syntax import walk
 from .arguments import bind_arguments
 from .regions import enabled_condition
 from .syntax_queries import constant_of_node
@@ -51,7 +50,7 @@ def is_copied_scale(interp: Interpreter, method: Function) -> bool:
     if method.name != "scale" or method.cls is None:
         return False
     code = list(_reachable_methods(interp, method.cls, method.name))
-    calls_torch = any(isinstance(node, ast.Name) and node.id == "super" for each in code for node in walk(each.node))
+    calls_torch = any(isinstance(node, ast.Name) and node.id == "super" for each in code for node in each.nodes)
     return not calls_torch and any(map(_multiplies, code))
 
 
@@ -90,7 +89,7 @@ def _multiplies(method: Function) -> bool:
     return any(
         (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult))
         or (isinstance(node, ast.Attribute) and node.attr in _MULTIPLYING)
-        for node in walk(method.node)
+        for node in method.nodes
     )
 
 
@@ -103,7 +102,7 @@ def _steps_parameter(method: Function) -> bool:
         and node.func.attr == "step"
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id in names
-        for node in walk(method.node)
+        for node in method.nodes
     )
 
 

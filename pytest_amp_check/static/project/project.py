@@ -434,8 +434,10 @@ class Project:
 def _kept_import_targets(project: Project) -> Iterator[None]:
     """Resolve imports without making them dependencies of the current file."""
     asked, project.import_targets = project.import_targets, {}
-    yield
-    project.import_targets = asked
+    try:
+        yield
+    finally:
+        project.import_targets = asked
 
 
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
