@@ -162,6 +162,8 @@ class _GraphChecker(GraphExplorer):
         _, violation = self.violations.get((label, cause), (None, None))
         if violation is None or not LABELS[label][1].precedence.needs_every_path:
             return violation is not None
+        if LABELS[label][1].precedence.needs_every_turn and self.occurs_every_turn(violation):
+            return True
         return (
             self.violation_counts[violation]
             >= self.visit_counts[violation.detected_at] - self.idle_counts[violation.detected_at]

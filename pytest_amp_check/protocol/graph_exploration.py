@@ -103,6 +103,8 @@ class GraphExplorer(GraphSummary):
         self.predecessors: Trail = {}
         self.violations: dict[tuple[str, int], tuple[Here, Violation]] = {}
         self.violation_counts: dict[tuple[str, int, int], int] = {}
+        #: Known and true predicates of the states with a violation that counts per choice of flags.
+        self.violating_states: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         #: Violations that may have an invisible exemption.
         self.doubtful_violations: set[tuple[str, int, int]] = set()
         #: Predicates implied by the truth of a predicate.
@@ -192,6 +194,7 @@ class GraphExplorer(GraphSummary):
         self.nodes_looked_back = 0
         self.predecessors, self.violations, self.violation_counts, self.doubtful_violations = {}, {}, {}, set()
         self.accumulating_windows.clear()
+        self.violating_states.clear()
         seen_cores: dict[tuple[int, ...], list[int]] = {}
         cores = _StateInterner(((), tuple(a.OptimizerState() for _ in self.optimizer_keys), 0, 0, -1))
         start: Here = (0, 0, 0, 0)
@@ -359,8 +362,22 @@ class GraphExplorer(GraphSummary):
         self.violations.setdefault((label, cause), (here, Violation(label, cause, detected_at)))
         key = (label, cause, detected_at)
         self.violation_counts[key] = self.violation_counts.get(key, 0) + 1
+        if LABELS[label][1].precedence.needs_every_turn:
+            self.violating_states.setdefault(key, []).append((here[1], here[2]))
         if not sure:
             self.doubtful_violations.add(key)
+
+    def occurs_every_turn(self, violation: Violation) -> bool:
+        """Return True if a violation occurs in all states at its event that agree in the predicates no loop changes."""
+        lasting = ~self.varying_predicates
+        violating = self.violating_states.get((violation.label, violation.cause, violation.detected_at), [])
+        states = [point[1:3] for point in self.predecessors if point[0] == violation.detected_at]
+        return any(
+            sum((truth ^ other_truth) & known & other_known & lasting == 0 for other_known, other_truth in states)
+            - self.idle_counts[violation.detected_at]
+            <= sum((truth ^ other_truth) & known & other_known & lasting == 0 for other_known, other_truth in violating)
+            for known, truth in set(violating)
+        )
 
     def walk_back(self, here: Here) -> Iterator[int]:
         self.depends_on_path = True
@@ -449,15 +466,18 @@ def _is_path_feasible(explorer: GraphExplorer, points: list[Here], violation: Vi
     """Return True if a violation occurs on a path with the full path condition."""
     explorer.nodes_revisited += len(points)
     saved_results = explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts
+    saved_states = explorer.violating_states
     explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts = (
         {},
         {},
         set(),
         [0] * len(explorer.idle_counts),
     )
+    explorer.violating_states = {}
     feasible = _replay_path(explorer, points)
     found = (violation.label, violation.cause) in explorer.violations
     explorer.violations, explorer.violation_counts, explorer.doubtful_violations, explorer.idle_counts = saved_results
+    explorer.violating_states = saved_states
     return feasible and found
 
 

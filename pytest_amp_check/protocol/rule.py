@@ -55,6 +55,8 @@ class Precedence:
     """The paths and findings beside which a violation is not reported.
 
     - ``needs_every_path``: the violation counts only if every path to the node has the violation.
+    - ``needs_every_turn``: with ``needs_every_path``, the violation also counts if every path with the same choice of
+      flags, which no loop changes, has the violation.
     - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
       reported instead.
     - ``yields_to``: labels of the same cause that say more, if they report the same event.
@@ -63,18 +65,27 @@ class Precedence:
       reported.
     """
 
-    __slots__ = ("consequence_of", "needs_every_path", "needs_update", "yields_to", "yields_where_detected")
+    __slots__ = (
+        "consequence_of",
+        "needs_every_path",
+        "needs_every_turn",
+        "needs_update",
+        "yields_to",
+        "yields_where_detected",
+    )
 
     def __init__(
         self,
         *,
         needs_every_path: bool = False,
+        needs_every_turn: bool = False,
         needs_update: bool = False,
         yields_to: tuple[str, ...] = (),
         yields_where_detected: tuple[str, ...] = (),
         consequence_of: str = "",
     ) -> None:
         self.needs_every_path = needs_every_path
+        self.needs_every_turn = needs_every_turn
         self.needs_update = needs_update
         self.yields_to = yields_to
         self.yields_where_detected = yields_where_detected

@@ -249,6 +249,8 @@ FLOAT16_MAX = 65504.0
 BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
 #: Region dtypes without low precision. CUDA, for example, then casts to float32 instead.
 WIDE = frozenset({"float32", "float64"})
+#: Functions that test numbers for NaN and infinity.
+FINITE_CHECKS = frozenset({"isnan", "isinf", "isfinite"})
 #: Dtypes with at least the range of float32.
 FAR_REACHING = WIDE | {"bfloat16", BFLOAT16_OR_FLOAT32}
 #: Default dtype of autocast (RULEBOOK, AMP502).

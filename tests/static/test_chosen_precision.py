@@ -436,3 +436,51 @@ def test_a_private_method_whose_callers_convert_its_argument_gets_no_low_precisi
     given: str, expected: list[tuple[str, int]]
 ) -> None:
     assert [(code, line) for code, line, _ in said(EXCLUDED_CALL.replace("{given}", given), "float16")] == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("t = torch.arange(8) if len(x) else x; return torch.einsum('i,j->ij', t, self.inv_freq)", True),
+        ("return torch.outer(x, self.inv_freq)", True),
+        ("return x[:, None] @ self.inv_freq[None]", True),
+        ("return torch.outer(x.float(), self.inv_freq.float())", False),
+        ("return x[:, None].float() @ self.inv_freq.float()[None]", False),
+        ("return x @ self.weight", False),
+    ],
+)
+def test_a_caller_gives_the_positions_of_a_rotary_embedding(body: str, found: bool) -> None:
+    assert [code for code, _, _ in said(ROTARY.format(body), "bfloat16")] == (["AMP509"] if found else [])
+
+
+SQUARES = "(x ** 2).sum(1, keepdim=True) + (y * y).sum(1)"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (f"return {SQUARES} - 2 * x @ y.t()", True),
+        (f"return {SQUARES} - 2 * torch.matmul(x, y.t())", True),
+        ("inner = -2 * x.mm(y.T); return x.pow(2).sum(1, keepdim=True) + inner", True),
+        ("inner = -2 * x.mm(y.T); return -(x ** 2).sum(1, keepdim=True) - inner", True),
+        ("n = x.norm(dim=1, keepdim=True); return n * n - 2 * torch.einsum('id,jd->ij', x, y)", True),
+        (f"d = {SQUARES}; d.addmm_(1, -2, x, y.t()); return d", True),
+        (f"d = {SQUARES}; d.addmm_(x, y.t(), beta=1, alpha=-2); return d", True),
+        ("x, y = x.float(), y.float(); return (x ** 2).sum(1, keepdim=True) - 2 * x @ y.t()", False),
+        ("return torch.cdist(x, y)", False),
+        ("return (x ** 2).sum(1, keepdim=True) - x @ y.t()", False),
+        ("return 2 - 2 * x @ y.t()", False),
+        ("d = x @ y.t(); d.addmm_(x, y.t(), beta=1, alpha=-2); return d", False),
+    ],
+)
+def test_squared_distances_from_a_low_precision_product(body: str, found: bool) -> None:
+    source = f"def distances(x: torch.Tensor, y: torch.Tensor):\n    {body}\n"
+    assert [(code, severity) for code, _, severity in said(source, "bfloat16")] == (
+        [("AMP507", "info")] if found else []
+    )
+
+
+def test_a_product_in_a_region_is_low_beside_squares_in_float32() -> None:
+    source = f"with torch.autocast('cuda', dtype=torch.bfloat16):\n    d = {SQUARES} - 2 * x @ y.t()\n"
+    findings = check_source(HEAD + source, "train.py", Settings())
+    assert [finding.code for finding in findings] == ["AMP507"]

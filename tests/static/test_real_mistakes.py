@@ -225,7 +225,9 @@ for _name, _test, _mark in (
     ("equal", 'args.precision == "bf16"', "  # AMP503"),
     ("equal, the other way round", '"bfloat16" == args.precision', "  # AMP503"),
     ("one of two conditions", 'args.cuda and args.precision == "bf16"', "  # AMP503"),
-    ("either precision", 'args.precision == "bf16" or args.precision == "fp16"', ""),
+    ("either precision", 'args.precision == "bf16" or args.precision == "fp16"', "  # AMP503"),
+    ("either flag", "args.fp16 or args.use_bf16", "  # AMP503"),
+    ("another flag", "args.fp16 or args.cuda", ""),
     ("not equal", 'args.precision != "bf16"', ""),
     ("float16", 'args.precision == "fp16"', ""),
 ):
@@ -239,6 +241,129 @@ for _name, _test, _mark in (
             scaler = torch.amp.GradScaler("cuda"){_mark}
         return scaler
     """
+
+# A scaler for either precision that is enabled for one of them.
+for _enabled, _mark in (
+    ("True", "  # AMP503"),
+    ("args.fp16", ""),
+    ("args.fp16 or args.bf16", "  # AMP503"),
+    ("args.fp16 and not args.bf16", ""),
+):
+    CASES[f"scaler for either precision: enabled={_enabled}"] = f"""
+    === train.py
+    import torch
+
+    def main(args, model, loader):
+        if args.fp16 or args.bf16:
+            return torch.amp.GradScaler("cuda", enabled={_enabled}){_mark}
+    """
+
+# The last micro-batch of a window under no_sync, in the ways in which projects write the condition.
+for _name, _lines, _context, _mark in (
+    ("in the statement", "pass", "model.no_sync() if i % k != 0 else nullcontext()", "  # AMP305"),
+    ("by a stored method", "ctx = model.no_sync if i % k != 0 else nullcontext", "ctx()", "  # AMP305"),
+    ("by a stored method, chosen twice", "ctx = model.no_sync if i % k else (model.no_sync)", "ctx()", "  # AMP305"),
+    ("with a flag", "ctx = model.no_sync if ddp and i % k != 0 else nullcontext", "ctx()", "  # AMP305"),
+    ("at the window's end", "ctx = model.no_sync if (i + 1) % k != 0 else nullcontext", "ctx()", ""),
+    ("at the window's end, with a flag", "pass", "model.no_sync() if ddp and (i + 1) % k else nullcontext()", ""),
+    ("at the first micro-batch", "ctx = model.no_sync if i % k == 0 else nullcontext", "ctx()", ""),
+):
+    CASES[f"no_sync {_name}"] = f"""
+    === train.py
+    from contextlib import nullcontext
+
+    import torch
+
+    def train(model, optimizer, loader, k, ddp):
+        for i, (x, y) in enumerate(loader):
+            {_lines}
+            with {_context}:
+                loss = torch.nn.functional.mse_loss(model(x), y) / k
+                loss.backward(){_mark}
+            if (i + 1) % k == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    """
+CASES["no_sync chosen by a trainer, a step in another method"] = """
+=== train.py
+from contextlib import nullcontext
+
+import torch
+
+class Trainer:
+    def __init__(self, accumulate, ddp):
+        self.accumulate = accumulate
+        self.ddp = ddp
+
+    def epoch(self, model, optimizer, loader):
+        for i, batch in enumerate(loader):
+            shared = {"i": i}
+            context = nullcontext
+            if self.ddp:
+                context = model.no_sync if i % self.accumulate != 0 else context
+            with context():
+                self.backward(model(batch), shared)
+            self.update(optimizer, shared)
+
+    def backward(self, loss, shared):
+        (loss / self.accumulate).backward()  # AMP305
+
+    def update(self, optimizer, shared):
+        if (shared["i"] + 1) % self.accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+CASES["no_sync chosen by a trainer, right"] = (
+    CASES["no_sync chosen by a trainer, a step in another method"]
+    .replace("if i % self", "if (i + 1) % self")
+    .replace("  # AMP305", "")
+)
+
+# The number of a scaled loss.
+for _read, _mark in (
+    ("total += scaled.item()", "  # AMP202"),
+    ("print(scaler.scale(loss).item())", "  # AMP202"),
+    ("losses.append(scaled.detach().item())", "  # AMP202"),
+    ("total += loss.item()", ""),
+    ("total += scaled.item() / scaler.get_scale()", ""),
+    ("total += (scaled / scaler.get_scale()).item()", ""),
+    ("n = scaled.item(); n /= scaler.get_scale()", ""),
+    ("assert math.isfinite(scaled.item())", ""),
+):
+    CASES[f"scaled loss: {_read}"] = f"""
+    === train.py
+    import math
+
+    import torch
+
+    def train(model, optimizer, loader):
+        total, losses = 0.0, []
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+            scaled = scaler.scale(loss)
+            scaled.backward()
+            {_read}{_mark}
+            scaler.step(optimizer)
+            scaler.update()
+    """
+CASES["scaled loss of apex"] = """
+=== train.py
+import torch
+from apex import amp
+
+def train(model, optimizer, loader):
+    model, optimizer = amp.initialize(model, optimizer)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        print(scaled_loss.item())  # AMP202
+        optimizer.step()
+"""
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -47,6 +47,7 @@ from .gradients import (
     GradNormalise,
     GradRead,
     LeftOut,
+    LossRead,
     Undivided,
 )
 from .precision import (
@@ -165,6 +166,7 @@ __all__ = [
     "LeftOut",
     "LoopExit",
     "Loss",
+    "LossRead",
     "LowOp",
     "LowPositions",
     "LowPrecisionEffect",

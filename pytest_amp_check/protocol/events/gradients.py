@@ -96,6 +96,10 @@ class GradLog(Event):
     """A logger reads the gradients of a module in each backward pass."""
 
 
+class LossRead(GradientAccess):
+    """The number of a scaled loss is read."""
+
+
 class GradAverage(Event):
     """Gradients are averaged manually over ranks."""
 

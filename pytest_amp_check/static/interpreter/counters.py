@@ -297,6 +297,10 @@ def _remainder_formula(
     record_window_end(interp, modulus, test.key)
     if known:
         _exclude_other_constants(interp, ("modulo", base.identity_key(interp.unique_number), known), test.key)
+    else:
+        # Neighbouring counts have the same remainder only in windows of one.
+        for pair in (ahead - 1, ahead):
+            _exclude_other_constants(interp, ("neighbours", question[1], question[3], pair), test.key)
     test.is_off_by_one = base.first_value is not None and base.first_value + offset - remainder == 0
     if known and isinstance(base, UnknownValue) and base.is_loop_index and base.first_value is not None:
         test.trailing_microbatches = _trailing_microbatches(interp, base, base.first_value + offset - remainder, known)

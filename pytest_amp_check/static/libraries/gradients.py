@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
+from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text
-from ..interpreter.values.definitions import Args, FunctionValue, Keywords
+from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
@@ -32,8 +33,6 @@ HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
-#: Methods and functions that test for finite values. A loss scale does not change the result.
-FINITE = frozenset(("isnan", "isinf", "isfinite"))
 #: Kinds of events that fill gradients or consume gradients.
 _USED = (e.Backward, e.ScalerStep, e.Step)
 READS = frozenset("norm abs mean max min std pow sum square histc".split())
@@ -82,7 +81,9 @@ def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str,
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
-    """Treat the ``grad`` of an unknown loop element as the gradient of a parameter."""
+    """Return the gradient of a parameter for ``grad`` of an unknown loop element, and a stored ``no_sync``."""
+    if name == "no_sync":
+        return BoundMethod(receiver, name)
     return (
         GradValue(ParamsValue(None))
         if name == "grad" and isinstance(receiver, UnknownValue) and receiver.is_loop_element
@@ -101,7 +102,7 @@ def _call_grad_method(
         return grad
     if name in ("detach_", "detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
         return grad
-    if name in READS or name in FINITE:
+    if name in READS or name in torch_api.FINITE_CHECKS:
         return read_grad(interp, grad, node, name)
     return interp.fresh_unknown(node, name)
 
@@ -152,7 +153,7 @@ def _optimizer_name(interp: Interpreter, owners: tuple[int, ...] | None) -> dict
 
 def read_grad(interp: Interpreter, grad: GradValue, node: ast.AST, name: str) -> Value:
     """Return a number computed from gradients. A later division by the scale corrects the read."""
-    if name.rpartition(".")[2] in FINITE:
+    if name.rpartition(".")[2] in torch_api.FINITE_CHECKS:
         owners = find_owners(interp, grad.params)
         reading: e.GradientAccess | None = interp.emit(
             e.GradCheck, node, owners=owners, raises=False, names={"call": expression_text(node)}

@@ -35,12 +35,14 @@ from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_provenance
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
-from .syntax_queries import first_argument, first_argument_text, receiver_of
+from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeGuard
 
+#: Methods that return the value of a tensor.
+_READS = frozenset(("item", "tolist", "numpy"))
 #: Tensor methods that end the use of a tensor as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
 #: Identifiers of code that skips or replaces the averaging over ranks.
@@ -200,7 +202,33 @@ def averages_samples(args: Args, keywords: Keywords) -> bool:
 def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast.AST) -> UnknownValue:
     made = interp.fresh_unknown(node, name)
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
+    if name in _READS and isinstance(node, ast.Call):
+        scaler = _scaler_behind(interp, tensor, node)
+        if scaler >= 0 and not _is_tested(interp, node):
+            names = {"loss": receiver_text(node), "method": name, "scaler": interp.program.objects[scaler].name}
+            reading = interp.emit(e.LossRead, node, scaler, owners=frozenset[int](), names=names)
+            made.gradient_reads = () if reading is None else (reading,)
     return made
+
+
+def _scaler_behind(interp: Interpreter, tensor: TensorValue, read: ast.Call) -> int:
+    """Return the key of the scaler that multiplied a tensor, or the tensor that it is detached from; -1 if none."""
+    detached = receiver_of(read)
+    if tensor.scaler_key >= 0 or last_name(callee_of(detached)) != "detach":
+        return tensor.scaler_key
+    source = receiver_of(detached)
+    scaled = None if source is None else interp.expression_values.get(source)
+    return scaled.scaler_key if isinstance(scaled, TensorValue) else -1
+
+
+def _is_tested(interp: Interpreter, number: ast.Call) -> bool:
+    """Return True if a number is only tested for NaN or infinity, which a loss scale does not change."""
+    function = interp.state.frame.function
+    nodes = interp.state.frame.module.tree if function is None else function.node
+    return any(
+        last_name(call.func) in torch_api.FINITE_CHECKS and any(part is number for part in walk(call))
+        for call in find_nodes(nodes, ast.Call)
+    )
 
 
 def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> None:

@@ -535,7 +535,8 @@ def _has_dimensions(node: ast.AST) -> bool:
 
 
 def _get_module_attribute(interp: Interpreter, receiver: ObjectRef, name: str, node: ast.AST) -> Value | None:
-    if name in BINDABLE_METHODS["module"]:
+    # Only a wrapper has ``no_sync``, so ``hasattr`` does not know.
+    if name in BINDABLE_METHODS["module"] or name == "no_sync":
         return BoundMethod(receiver, name)
     return receiver if name == "module" else None
 

@@ -13,7 +13,6 @@ from ..interpreter.values.contexts import AnomalyMode, NullContext
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.value import Value
 from .arguments import first_or_named, literal_value
-from .gradients import FINITE
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
 
 #: Methods and functions that convert a tensor with one element to a number.
@@ -61,7 +60,7 @@ def _find_finite_checks(interp: Interpreter, test: ast.expr, truth: bool) -> Ite
 
 
 def _find_finite_calls(interp: Interpreter, node: ast.expr) -> Iterator[ast.Call]:
-    return (call for call in find_nodes(node, ast.Call) if imported_name(interp, call.func) in FINITE)
+    return (call for call in find_nodes(node, ast.Call) if imported_name(interp, call.func) in torch_api.FINITE_CHECKS)
 
 
 def imported_name(interp: Interpreter, func: ast.expr | None) -> str:

@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
-from ..interpreter.conditions import implied_literals, literals, negate
+from ..interpreter.conditions import Formula, implied_literals, literals, negate
 from ..interpreter.formulas import is_none
 from ..interpreter.functions import inline_call
 from ..interpreter.identity import structural_unknown
@@ -190,13 +190,27 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
 #: A condition that holds for bfloat16 only, and the text that it compares.
 _BF16_TEXT = r"(?:'bf(?:loat)?16(?:-mixed)?'|\"bf(?:loat)?16(?:-mixed)?\")"
 _ASKS_FOR_BF16 = re.compile(rf"== {_BF16_TEXT}$|^{_BF16_TEXT} == ")
+#: A flag that chooses bfloat16, as one of several reasons for a scaler.
+_CHOOSES_BF16 = re.compile(rf"(?:^|[._])bf(?:loat)?16$|{_ASKS_FOR_BF16.pattern}")
 
 
-def _find_bf16_condition(interp: Interpreter) -> str:
-    """Return the source text of a condition for bfloat16 that holds on every path to the current node, or ""."""
+def _find_bf16_condition(interp: Interpreter, enabled: Formula) -> str:
+    """Return the source text of a condition for bfloat16 under which a scaler is constructed and enabled, or "".
+
+    The condition holds on every path to the current node, or is an alternative of such a condition.
+    """
+    conditions = [*interp.state.path_condition, *([] if isinstance(enabled, bool) else [enabled])]
     required = [pair for formula in interp.state.path_condition for pair in implied_literals(formula)]
     texts = [str(interp.graph.predicates[key].text) for key, truth in required if truth]
-    return next(filter(_ASKS_FOR_BF16.search, texts), "")
+    # A scaler with a condition of its own may be enabled for float16 alone.
+    alternatives = [
+        str(interp.graph.predicates[part[1]].text)
+        for formula in (conditions if enabled is True else conditions[-1:])
+        if not isinstance(formula, bool) and formula[0] == "or"
+        for part in formula[1:]
+        if part[0] == "test"
+    ]
+    return next(filter(_ASKS_FOR_BF16.search, texts), "") or next(filter(_CHOOSES_BF16.search, alternatives), "")
 
 
 def _make_scaler(
@@ -221,7 +235,7 @@ def _make_scaler(
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
         sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
-        bf16_condition=_find_bf16_condition(interp),
+        bf16_condition=_find_bf16_condition(interp, enabled),
         names={"call": expression_text(node), "scaler": tracked_object.name, "loop": _loop_text(interp)},
     )
     return ObjectRef(tracked_object, enabled)

@@ -6,6 +6,7 @@ import ast
 from itertools import pairwise
 
 from ...protocol import events as e
+from ...protocol import torch_api
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
@@ -13,7 +14,6 @@ from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import EMPTY, Value
 from ..project.module import Module
 from ..project.syntax import children
-from .gradients import FINITE
 from .losses import may_use_no_sync
 from .nonfinite import current_code, find_asked_number, find_single_assignment, imported_name
 from .syntax_queries import callee_of, constant_of_node, find_nodes, first_argument, last_name, receiver_of
@@ -107,7 +107,7 @@ def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call
         counts = type(test.ops[0]) is ast.Gt and constant_of_node(test.comparators[0]) == 0
         return _find_finite_question(interp, test.left) if counts else None
     name = imported_name(interp, callee_of(test))
-    if isinstance(test, ast.Call) and name in FINITE:
+    if isinstance(test, ast.Call) and name in torch_api.FINITE_CHECKS:
         return test, name == "isfinite"
     inside = (first_argument(test) or receiver_of(test)) if name in _ONE_ANSWER else None
     return None if inside is None else _find_finite_question(interp, inside)

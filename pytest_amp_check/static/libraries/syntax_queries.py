@@ -43,6 +43,14 @@ def constant_of_node(node: ast.AST | None) -> object:
     return node.value if isinstance(node, ast.Constant) else UNKNOWN
 
 
+def number_of_node(node: ast.AST | None) -> object:
+    """Return the value of a literal number with or without a minus sign, or ``UNKNOWN`` for any other expression."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+    return constant_of_node(node)
+
+
 def last_name(node: ast.AST | None) -> str:
     """Return the last part of a dotted name, or "" for other expressions."""
     if isinstance(node, ast.Attribute):

@@ -18,7 +18,7 @@ RULE = Rule(
             "own gradients: leave `no_sync()` before the last micro-batch of the window",
             cause=Cause(Backward),
             trace_kinds=(Backward,),
-            precedence=Precedence(needs_every_path=True),
+            precedence=Precedence(needs_every_path=True, needs_every_turn=True),
         ),
     },
     rationale="""\

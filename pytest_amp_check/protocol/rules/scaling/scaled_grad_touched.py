@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, GradLog, Unscale
+from ...events import Backward, GradLog, LossRead, Unscale
 from ...rule import ERROR, INFO, Cause, Rule, Verdicts, ViolationKind
 from ...scaled_steps import find_scaled_step, name_scaler
 
@@ -18,12 +18,21 @@ def _check_gradient_logs(program: Program) -> Verdicts:
                 yield "log:scaled", log, {"scaler": name_scaler(program, step), "optimizer": optimizer}, (step,)
 
 
+def _check_loss_reads(program: Program) -> Verdicts:
+    """Yield numbers of scaled losses that nothing divides by the loss scale."""
+    for read in program.iter_events():
+        if isinstance(read, LossRead) and not read.undone and read.subject is not None:
+            scaler = program.objects[read.subject].attributes
+            if scaler.enabled is not False:
+                yield "loss:scaled-framework" if scaler.framework else "loss:scaled", read, {}, ()
+
+
 RULE = Rule(
     "AMP202",
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
-    program_checks={GradLog: _check_gradient_logs},
+    program_checks={GradLog: _check_gradient_logs, LossRead: _check_loss_reads},
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
@@ -44,6 +53,14 @@ RULE = Rule(
             "`{call}` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters after "
             "`{scaler}.unscale_({optimizer})` instead",
             INFO,
+        ),
+        "loss:scaled": ViolationKind(
+            "`{loss}` is still multiplied by the loss scale where `.{method}()` reads it: read the unscaled loss, or "
+            "divide by `{scaler}.get_scale()`",
+            INFO,
+        ),
+        "loss:scaled-framework": ViolationKind(
+            "`{loss}` is still multiplied by the loss scale where `.{method}()` reads it: read the unscaled loss", INFO
         ),
         "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"

@@ -9,11 +9,13 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     ANGLES,
     CAST,
+    DOUBLED,
     LOG_PROBABILITY,
     MEAN_SQUARE,
     ROUNDED,
     ROUNDED_PROBABILITY,
     SQUARE,
+    SQUARE_SUM,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
@@ -37,6 +39,13 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
     emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node, 60)})
 
 
+def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
+    """Report a squared distance from squared norms and twice a low-precision product, which nearly cancel."""
+    for one, other in ((left, right), (right, left)):
+        if one.is_low and DOUBLED in one.traits and not other.traits.isdisjoint((SQUARE, SQUARE_SUM)):
+            emit_once(interp, e.FragileMath, node, one, how="distance", names={"call": SourceText(node, 60)})
+
+
 def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> None:
     """Report low-precision positions times frequencies, whose sine and cosine another function may compute.
 
@@ -45,6 +54,21 @@ def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> No
     if angles.traits & {ANGLES, ROUNDED} and any("freq" in tail_name(part) for part in walk(product)):
         how = "angles" if ANGLES in angles.traits else "cast"
         emit_once(interp, e.LowPositions, angles.trait_node, angles, how=how)
+
+
+def takes_inverse_frequencies(product: ast.AST) -> bool:
+    """Return True if an operand of a product is named as the inverse frequencies of a rotary embedding.
+
+    The other operand holds the positions, whoever computed them.
+    """
+    match product:
+        case ast.Call(func=func, args=args):
+            operands = [*args, *([func.value] if isinstance(func, ast.Attribute) else [])]
+        case ast.BinOp(left=left, right=right):
+            operands = [left, right]
+        case _:
+            return False
+    return any("inv_freq" in tail_name(part) for operand in operands for part in walk(operand))
 
 
 def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:

@@ -6,11 +6,23 @@ import ast
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import ANGLES, NO_DTYPE_INFO, POSITIONS, REGION, ROUNDED, DtypeInfo, promote_dtypes
+from ...interpreter.dtypes import (
+    ANGLES,
+    DOUBLED,
+    NO_DTYPE_INFO,
+    POSITIONS,
+    PRODUCT,
+    REGION,
+    ROUNDED,
+    TWICE,
+    DtypeInfo,
+    promote_dtypes,
+)
 from ...interpreter.interpreter import Interpreter
+from ..syntax_queries import keywords_of, number_of_node
 from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
 from .events import emit_once
-from .fragile import check_angles
+from .fragile import check_angles, check_distance, takes_inverse_frequencies
 
 INDEXED_WRITES = {
     # Method -> position of the written tensor, and the parameter name.
@@ -44,27 +56,31 @@ def join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> Dt
 
 def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: ast.AST) -> DtypeInfo:
     state = autocast_state(interp)
+    product_traits = frozenset({PRODUCT, *([DOUBLED] if any(TWICE in fact.traits for fact in operands) else [])})
     if state.mode == "on":
         outer = op == "einsum" and state.device == "cpu"
         # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or
         # activations).
-        if not outer and any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands):
+        turned = any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands)
+        if not outer and (turned or (interp.assumed_dtype and takes_inverse_frequencies(node))):
             made = DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
             check_angles(interp, made, node)
             return made
-        return DtypeInfo(state.dtype, frozenset({REGION}))
+        return DtypeInfo(state.dtype, product_traits | {REGION})
     dtypes = {fact.dtype for fact in operands}
     if interp.assumed_dtype and "float32" not in dtypes and any(fact.is_low for fact in operands):
         # The weights have the assumed dtype as well, because a product has operands of one dtype.
         dtype = next(fact.dtype for fact in operands if fact.is_low)
         rounded = next((fact for fact in operands if fact.traits & {ROUNDED, ANGLES}), NO_DTYPE_INFO)
+        if not rounded.traits and takes_inverse_frequencies(node):
+            rounded = DtypeInfo(dtype, frozenset({ANGLES}), node)
         check_angles(interp, rounded, node)
-        return DtypeInfo(dtype, rounded.traits & {ROUNDED, ANGLES}, rounded.trait_node)
+        return DtypeInfo(dtype, rounded.traits & {ROUNDED, ANGLES} | product_traits, rounded.trait_node)
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:
         emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})
     known = state.mode == "off" and operands and "" not in dtypes
-    return DtypeInfo(operands[0].dtype) if known else NO_DTYPE_INFO
+    return DtypeInfo(operands[0].dtype, product_traits) if known else NO_DTYPE_INFO
 
 
 def apply_indexed_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
@@ -84,6 +100,9 @@ def apply_product_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Check a product that is added in place or written to ``out=``, and return the dtype info of the target."""
     adds = op.name in IN_PLACE_MATMULS
     target, factors = (op.first_info, op.argument_infos[1:]) if adds else (op.keyword_infos["out"], op.argument_infos)
+    if adds and any(number_of_node(each) == -2 for each in (*op.node.args, keywords_of(op.node).get("alpha"))):
+        doubled = next((fact for fact in factors if fact.is_low), NO_DTYPE_INFO).with_traits(DOUBLED)
+        check_distance(interp, target, doubled, op.node)
     low = next(filter(is_low_of_region, factors), None)
     if low is not None and target.dtype == "float32" and (adds or op.name in _WITH_OUT):
         emit_once(interp, e.DtypeClash, op.node, low, how="in-place" if adds else "out")

@@ -10,16 +10,20 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     BOUNDED,
     COMPLEMENT,
+    DOUBLED,
     GUESSED_LOW,
     MEAN_SQUARE,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
     POSITIONS,
+    PRODUCT,
     REGION,
     REGION_LEFT,
     SCALAR,
     SQUARE,
+    SQUARE_SUM,
+    TWICE,
     DtypeInfo,
     promote_dtypes,
     result_dtype,
@@ -28,11 +32,11 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ...project.module import is_product
 from ...project.syntax import is_same_syntax
-from ..syntax_queries import callee_of, constant_of_node, last_name, receiver_of
+from ..syntax_queries import callee_of, constant_of_node, last_name, number_of_node, receiver_of
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
-from .fragile import check_angles, check_difference, check_late_factor
+from .fragile import check_angles, check_difference, check_distance, check_late_factor
 from .matmuls import apply_matmul
 
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
@@ -48,7 +52,7 @@ def annotate_unary(interp: Interpreter, node: ast.UnaryOp, value: Value) -> Valu
     kind = type(node.op)
     if kind is ast.USub:
         negated = fact.traits & PROBABILITIES
-        fact = fact.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, BOUNDED).with_traits(
+        fact = fact.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, BOUNDED, SQUARE_SUM, DOUBLED).with_traits(
             *([NEGATED] if negated else [])
         )
     return value.with_dtype_info(fact if kind in (ast.USub, ast.Invert) else NO_DTYPE_INFO)
@@ -119,6 +123,8 @@ def apply_operator(
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
     if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
         kept |= {COMPLEMENT}
+    if op in (ast.Add, ast.Sub):
+        check_distance(interp, left, right, node)
     if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):
         # `x - x.detach()` is exactly zero, and exists for its gradient.
         check_difference(interp, left, right, node)
@@ -126,6 +132,11 @@ def apply_operator(
     if op is ast.Mult and made.is_low:
         check_angles(interp, made, node)
     return made
+
+
+def _is_two(factors: tuple[ast.expr, ast.expr]) -> bool:
+    """Return True if one of two factors is 2 or -2."""
+    return any(number_of_node(factor) in (2, -2) for factor in factors)
 
 
 def _without_detach(node: ast.expr) -> ast.expr:
@@ -156,4 +167,8 @@ def _apply_linear_operator(
         kept |= {SQUARE}
     elif number and op in (ast.Mult, ast.Div):
         kept |= (left.traits | right.traits) & {MEAN_SQUARE}
+    if op is ast.Mult and number and _is_two(sides):
+        kept |= {DOUBLED if PRODUCT in left.traits | right.traits else TWICE}
+    if op in (ast.Add, ast.Sub):
+        kept |= (left.traits | right.traits) & {SQUARE_SUM}
     return DtypeInfo(promote_dtypes(left, right), kept, place)

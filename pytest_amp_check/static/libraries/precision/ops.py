@@ -30,6 +30,7 @@ from ...interpreter.dtypes import (
     SIGMOID,
     SOFTMAX,
     SQUARE,
+    SQUARE_SUM,
     DtypeInfo,
     is_low,
     result_dtype,
@@ -40,7 +41,7 @@ from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
-from .fragile import check_loss, check_ranking
+from .fragile import check_angles, check_loss, check_ranking, takes_inverse_frequencies
 from .matmuls import (
     IN_PLACE_MATMULS,
     INDEXED_WRITES,
@@ -158,7 +159,10 @@ def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | Non
     if op.name == "add" and op.first_info.may_underflow:
         check_epsilon(interp, op.first_info, op.other_arguments[0], op.node, divides=False)
     sides = (op.tensor_node or op.node.args[0], op.other_arguments[0])
-    return apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
+    made = apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
+    if op.name == "outer" and made.is_low and takes_inverse_frequencies(op.node):
+        check_angles(interp, made.with_traits(ANGLES)._replace(trait_node=op.node), op.node)
+    return made
 
 
 def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
@@ -189,6 +193,8 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return () if _may_subtract_max(op.node) else (EXP,)
     if op.base_name == "sum" and EXP in op.first_info.traits:
         return (EXP_SUM,)
+    if op.base_name == "sum" and SQUARE in op.first_info.traits:
+        return (SQUARE_SUM,)
     if op.base_name == "square" and not bounded:
         return (SQUARE,)
     if op.base_name in _LOGS or op.base_name in ("log_softmax", "logsigmoid"):
