@@ -1,7 +1,7 @@
 """Frameworks that wrap torch's mixed precision, as data: names, and effects of calls on gradients.
 
-Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19, ignite 0.5 and the last apex with
-``apex.amp``.
+Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, detectron2 0.6, DeepSpeed 0.19, ignite 0.5 and the
+last apex with ``apex.amp``.
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ class Framework:
     - ``entry_names``: further names that make a function an entry point.
     - ``engine``, ``steps``: the object that scales losses, and how it steps optimizers.
     - ``inner_engines``: attributes of objects of the base class -> framework of the engine in the attribute.
+    - ``saving_methods``: methods of the base class by which a subclass adds its own state to a checkpoint, the usual
+      one first.
     - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
     - ``advice``: violation label -> remedy with this framework.
     """
@@ -174,6 +176,7 @@ class Framework:
         "own_violations",
         "packages",
         "relevant_names",
+        "saving_methods",
         "steps",
         "title",
     )
@@ -190,6 +193,7 @@ class Framework:
         engine: Engine = _NO_ENGINE,
         steps: Steps = _PLAIN_STEPS,
         inner_engines: Mapping[str, str] | None = None,
+        saving_methods: str = "",
         own_violations: frozenset[str] = frozenset(),
         advice: Mapping[str, str] | None = None,
     ) -> None:
@@ -203,6 +207,7 @@ class Framework:
         self.engine = engine
         self.steps = steps
         self.inner_engines = dict(inner_engines or {})
+        self.saving_methods = tuple(saving_methods.split())
         self.own_violations = own_violations
         self.advice = dict(advice or {})
 
@@ -340,6 +345,7 @@ FRAMEWORKS = {
         },
         packages=("lightning.pytorch", "pytorch_lightning"),
         relevant_names="optimizers clip_gradients",
+        saving_methods="on_save_checkpoint state_dict get_extra_state",
         engine=Engine(
             {"manual_backward": BACKWARD},
             precision_parameter="precision",
@@ -439,6 +445,13 @@ FRAMEWORKS = {
         },
         inner_engines={"accelerator": "accelerate"},
         relevant_names="Trainer Seq2SeqTrainer",
+        saving_methods="_save_optimizer_and_scheduler _save_checkpoint _save_scaler save_state",
+    ),
+    "detectron2": Framework(
+        "detectron2",
+        base_class="detectron2.engine.SimpleTrainer",
+        aliases={"detectron2.engine.train_loop.": "detectron2.engine."},
+        saving_methods="state_dict",
     ),
 }
 

@@ -365,6 +365,45 @@ def train(model, optimizer, loader):
         optimizer.step()
 """
 
+# A framework writes the checkpoint of a class that keeps its own scaler.
+for _base, _right in (
+    ("detectron2.engine.SimpleTrainer", "state_dict"),
+    ("detectron2.engine.train_loop.SimpleTrainer", "state_dict"),
+    ("pytorch_lightning.LightningModule", "on_save_checkpoint"),
+    ("lightning.pytorch.LightningModule", "get_extra_state"),
+    ("transformers.Trainer", "_save_checkpoint"),
+):
+    for _method, _enabled, _mark in (
+        ("other", "True", "  # AMP401"),
+        (_right, "True", ""),
+        ("other", "False", ""),
+    ):
+        CASES[f"{_base} saves, with {_method}, enabled={_enabled}"] = f"""
+        === base.py
+        import {_base.rpartition(".")[0]}
+
+        class Base({_base}):
+            pass
+
+        === train.py
+        import torch
+        from base import Base
+
+        class Trainer(Base):
+            def __init__(self, model, loader, optimizer):
+                super().__init__()
+                self.grad_scaler = torch.amp.GradScaler("cuda", enabled={_enabled}){_mark}
+
+            def {_method}(self, *args):
+                return dict(scale=self.grad_scaler.get_scale())
+
+            def step_of(self, optimizer, loss):
+                optimizer.zero_grad()
+                self.grad_scaler.scale(loss).backward()
+                self.grad_scaler.step(optimizer)
+                self.grad_scaler.update()
+        """
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:

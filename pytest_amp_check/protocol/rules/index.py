@@ -356,8 +356,8 @@ INDEX: tuple[Listing, ...] = (
         ("AMP401", "scaler-not-checkpointed", "checkpoint", "warning", "both", True, "safe"),
         ("scaler",),
         (),
-        ("Save",),
-        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed"),
+        ("Save", "ScalerNew"),
+        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed", "new:not-saved"),
     ),
     (
         ("AMP402", "scaler-state-invalid", "checkpoint", "warning", "both", True, ""),

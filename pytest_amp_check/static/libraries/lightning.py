@@ -13,7 +13,6 @@ from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.conditions import Formula
-from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text
@@ -24,6 +23,7 @@ from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOp
 from ..interpreter.values.value import NONE, Value
 from ..project.module import Class, Function, Module
 from .arguments import first_or_named, literal_value
+from .framework_bases import derives_from
 from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework
 from .gradients import emit_clip
 from .losses import as_loss
@@ -75,21 +75,6 @@ class TrainerCalls:
 
 class TrainersByPath(dict[str, TrainerCalls]):
     """The Trainer calls of files, by path."""
-
-
-class DerivationCache(dict[tuple[ast.AST, str], bool]):
-    """Cache of subclass tests: (class node, framework class name) to bool."""
-
-
-def _derives_from(interp: Interpreter, cls: Class, name: str) -> bool:
-    """Return True if a class derives from the framework class of the given name."""
-    known_of = interp.file_data(DerivationCache)
-    known = known_of.get((cls.node, name))
-    if known is None:
-        named = (dotted_name(interp, base) for owner in lineage_of(interp, cls) for base in owner.bases)
-        known = any(frameworks.canonical_name(text) == name for text in named if text)
-        known_of[cls.node, name] = known
-    return known
 
 
 def _find_trainers(interp: Interpreter, module: Module) -> TrainerCalls:
@@ -172,7 +157,7 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
 
 
 def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
-    return cls is not None and _derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class)
+    return cls is not None and derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class)
 
 
 def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
@@ -204,7 +189,7 @@ def _call_inherited_method(
 def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
     trainer = FRAMEWORKS[frameworks.HUGGING_FACE]
     framework = trainer.inner_engines.get(name)
-    if framework is None or not _derives_from(interp, receiver.cls, trainer.base_class):
+    if framework is None or not derives_from(interp, receiver.cls, trainer.base_class):
         return None
     unknown = interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
     return make_used_engine(interp, framework, unknown, f"self.{name}", node)

@@ -29,6 +29,7 @@ from ..project.module import Class
 from .arguments import bind_arguments, first_or_named, literal_value, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
+from .framework_bases import find_base_that_saves
 from .losses import all_optimizer_keys, emit_penalty, make_loss_names
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
@@ -226,6 +227,8 @@ def _make_scaler(
     made = tracked_object.attributes
     made.constructed, made.enabled, made.callable = True, enabled, entry.name
     made.enabling = frozenset(key for key, _ in literals(enabled))
+    unsaved = find_base_that_saves(interp, interp.state.frame.cls)
+    saved_by = {} if unsaved is None else {"framework": unsaved.title, "method": unsaved.saving_methods[0]}
     made.device, made.sharded = device, entry.attributes.get("sharded", False)
     interp.emit(
         e.ScalerNew,
@@ -236,7 +239,7 @@ def _make_scaler(
         excess=max(0, len(args) - len(entry.parameters)),
         sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
         bf16_condition=_find_bf16_condition(interp, enabled),
-        names={"call": expression_text(node), "scaler": tracked_object.name, "loop": _loop_text(interp)},
+        names={"call": expression_text(node), "scaler": tracked_object.name, "loop": _loop_text(interp), **saved_by},
     )
     return ObjectRef(tracked_object, enabled)
 

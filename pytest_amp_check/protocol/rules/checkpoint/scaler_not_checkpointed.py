@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Save
+from ...events import Backward, Save, ScalerNew
 from ...fix import SAFE
-from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 
 def _check_saves(program: Program) -> Verdicts:
@@ -24,6 +24,20 @@ def _check_saves(program: Program) -> Verdicts:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
             yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
+
+
+def _check_kept_scalers(program: Program) -> Verdicts:
+    """Yield scalers of classes whose checkpoints a framework writes, without the attributes of the class."""
+    dtypes = frozenset(program.attributes.scaler_dtypes)
+    if dtypes and dtypes <= {"bfloat16"}:
+        return
+    events = list(program.iter_events())
+    if any(isinstance(event, Save) and event.scalers for event in events):
+        return
+    for event in events:
+        scaler = event.subject if isinstance(event, ScalerNew) and "framework" in event.names else None
+        if scaler is not None and program.objects[scaler].attributes.enabled is not False:
+            yield "new:not-saved", event, {}, ()
 
 
 def _is_without_scaler(event: Save, saves: list[Save], program: Program) -> bool:
@@ -52,7 +66,7 @@ RULE = Rule(
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
     applicability=SAFE,
-    program_checks={Save: _check_saves},
+    program_checks={Save: _check_saves, ScalerNew: _check_kept_scalers},
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
@@ -67,6 +81,11 @@ RULE = Rule(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
             "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
+        ),
+        "new:not-saved": ViolationKind(
+            "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "
+            "checkpoint in `{method}`, and load it on resume",
+            certainty=Certainty(is_possible=True),
         ),
     },
     rationale="""\
