@@ -484,3 +484,35 @@ def test_a_product_in_a_region_is_low_beside_squares_in_float32() -> None:
     source = f"with torch.autocast('cuda', dtype=torch.bfloat16):\n    d = {SQUARES} - 2 * x @ y.t()\n"
     findings = check_source(HEAD + source, "train.py", Settings())
     assert [finding.code for finding in findings] == ["AMP507"]
+
+
+@pytest.mark.parametrize(
+    ("update", "found"),
+    [
+        ("mean.mul_(d).add_(x, alpha=1 - d)", True),
+        ("mean.data.mul_(d).add_(x, alpha=(1 - d))", True),
+        ("mean.mul_(1 - d).add_(x * d)", True),
+        ("mean.mul_(0.99).add_(x, alpha=0.01)", True),
+        ("mean.mul_(d).addcmul_(x, x, value=1 - d)", True),
+        ("mean.lerp_(x, 1 - d)", True),
+        ("mean.lerp_(x, 0.5)", False),
+        ("mean.mul_(2).add_(x)", False),
+        ("mean.add_(x, alpha=1 - d)", False),
+        ("wide = mean.float(); wide.lerp_(x.float(), 1 - d); mean.copy_(wide)", False),
+    ],
+)
+def test_a_moving_average_that_a_caller_keeps(update: str, found: bool) -> None:
+    body = f"def update(mean: torch.Tensor, x: torch.Tensor, d: float):\n    {update}\n"
+    assert said(body, "bfloat16") == ([("AMP508", 2, "warning")] if found else [])
+    # Without the option nothing says that the tensor is low.
+    assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [("self.register_buffer('size', torch.zeros(8))", True), ("self.size = torch.zeros(8)", False)],
+)
+def test_a_moving_average_in_a_buffer(kept: str, found: bool) -> None:
+    init = f"    def __init__(self):\n        super().__init__()\n        {kept}\n"
+    body = forward("self.size.mul_(0.99).add_(x.sum(0), alpha=0.01)", "return x", more=init)
+    assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP508"] if found else [])

@@ -33,8 +33,8 @@ RULE = Rule(
             " add the tensor's `.item()`"
         ),
         "sum:average": ViolationKind(
-            "`{sum}` keeps a moving average of weights in {dtype}, where the small updates round to nothing: keep the "
-            "average in float32, and cast a copy for evaluation"
+            "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: keep the average in "
+            "float32, and cast a copy where low precision is needed"
         ),
         "sum:still": ViolationKind(
             "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "

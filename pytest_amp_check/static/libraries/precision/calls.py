@@ -46,6 +46,7 @@ from .dtype_info import (
 )
 from .events import emit_once
 from .fragile import check_loss
+from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, mean_traits
 from .sums import check_in_place_sum
 
@@ -53,6 +54,7 @@ from .sums import check_in_place_sum
 def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     fact = _apply_call(interp, node)
     check_in_place_sum(interp, node)
+    check_moving_average(interp, node)
     check_fill(interp, node)
     return value if fact is None else value.with_dtype_info(fact)
 
