@@ -404,6 +404,37 @@ for _base, _right in (
                 self.grad_scaler.update()
         """
 
+# The option for the length of a window reaches accelerate, or not.
+for _arguments, _mark in (
+    ("", "  # AMP304"),
+    ("mixed_precision='fp16'", "  # AMP304"),
+    ("gradient_accumulation_steps=args.gradient_accumulation_steps", ""),
+    ("gradient_accumulation_plugin=plugin(args)", ""),
+    ("**vars(args)", ""),
+    ("gradient_accumulation_steps=1", ""),
+):
+    for _name, _use, _counts in (
+        ("an option", "print(args.gradient_accumulation_steps)", True),
+        ("no option", "print(accelerator.gradient_accumulation_steps)", False),
+    ):
+        CASES[f"Accelerator({_arguments}) beside {_name}"] = f"""
+        === train.py
+        import torch
+        from accelerate import Accelerator
+
+        def main(args, loader):
+            accelerator = Accelerator({_arguments}){_mark if _counts else ""}
+            model = torch.nn.Linear(8, 1)
+            model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), loader)
+            for x, y in loader:
+                with accelerator.accumulate(model):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+            {_use}
+        """
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:

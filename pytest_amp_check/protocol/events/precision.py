@@ -69,7 +69,7 @@ class LowSum(LowPrecisionEffect):
 
     #: Further additions no longer change the sum.
     stands: bool = False
-    #: A moving average of weights.
+    #: A moving average.
     average: bool = False
 
 

@@ -97,7 +97,10 @@ class StepFollowed(FollowingEvent):
 
 
 class Window(Event):
-    """In a run: the windows of an optimizer lose microbatches."""
+    """The windows of an optimizer lose microbatches, or each microbatch is a window of its own.
 
-    #: "zero" or "early".
+    "zero" and "early" are found in a run, "single" in source.
+    """
+
+    #: "zero", "early" or "single".
     how: str

@@ -334,6 +334,7 @@ INDEX: tuple[Listing, ...] = (
             "zero:in-loop",
             "clip@window",
             "window:off-by-one",
+            "window:single",
             "window:running-divisor",
             "window:left-over",
         ),

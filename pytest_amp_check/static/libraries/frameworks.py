@@ -11,6 +11,7 @@ from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.sites import Site
+from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
@@ -31,6 +32,7 @@ from .checkpoints import take_state
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
 from .scalers import get_scaler_attribute, load_scaler, scale_value
+from .syntax_queries import receiver_of
 
 
 class EngineTable(dict[int, FrameworkEngine]):
@@ -47,6 +49,10 @@ class _Microbatch(NamedTuple):
 
 class _MicrobatchTable(dict[int, _Microbatch]):
     """The latest microbatch of each engine that a graph uses, by the keys of the tracked objects."""
+
+
+#: Number of microbatches in a window if the constructor gets no number.
+_DEFAULT_STEPS = Const(1)
 
 
 def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -76,12 +82,43 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
     if known.accumulation_parameter:
         hidden = "**" in bound or any(name in bound for name in known.other_accumulation_parameters)
         steps = bound.get(known.accumulation_parameter) or (
-            make_unknown_steps(interp, tracked_object) if hidden else Const(1)
+            make_unknown_steps(interp, tracked_object) if hidden else _DEFAULT_STEPS
         )
     set_framework(tracked_object, framework, doubt)
     made = FrameworkEngine(framework, tracked_object, enabled, None, given, steps, bound.get("optimizer"))
     interp.graph_data(EngineTable)[tracked_object.key] = made
     return made
+
+
+def _check_accumulation_option(
+    interp: Interpreter, engine: FrameworkEngine, known: frameworks.Engine, node: ast.AST
+) -> None:
+    """Report windows of one micro-batch where the code around has an option for their length, and passes it nowhere."""
+    function = interp.state.frame.function
+    site = engine.tracked_object.site
+    if engine.accumulation_steps is not _DEFAULT_STEPS or function is None or site is None:
+        return
+    parameter = known.accumulation_parameter
+    receiver = receiver_of(node)
+    own = "" if receiver is None else access_text(receiver)
+    option = next(
+        (
+            each
+            for each in function.nodes
+            if isinstance(each, ast.Attribute) and each.attr == parameter and access_text(each.value) != own
+        ),
+        None,
+    )
+    if option is not None:
+        callables = FRAMEWORKS[engine.framework].callables
+        constructor = next(entry.name for entry in callables if entry.role == frameworks.ENGINE)
+        names = {
+            "engine": receiver_text(node),
+            "call": f"{constructor.rpartition('.')[2]}()",
+            "parameter": parameter,
+            "option": SourceText(option),
+        }
+        interp.emit_at(e.Window(site, how="single", names=names))
 
 
 def set_framework(tracked_object: TrackedObject, framework: str, doubt: str) -> None:
@@ -139,6 +176,7 @@ def call_engine_method(
         engine.tracked_object.attributes.accumulates = True
         begun = _Microbatch(interp.site_of(node), interp.current_loops(), frozenset(interp.active_guards()))
         interp.graph_data(_MicrobatchTable)[engine.tracked_object.key] = begun
+        _check_accumulation_option(interp, engine, known, node)
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)

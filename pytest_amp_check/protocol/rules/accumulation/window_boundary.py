@@ -7,9 +7,11 @@ from ...events import Backward, Clip, Window
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 
+_LABELS = {"zero": "zero@window", "early": "window:off-by-one", "single": "window:single"}
+
 
 def _check_window_boundary(event: Window, program: Program) -> Labels:
-    yield "zero@window" if event.how == "zero" else "window:off-by-one", {}
+    yield _LABELS[event.how], {}
 
 
 RULE = Rule(
@@ -53,6 +55,13 @@ RULE = Rule(
             "from one, as in `(i + 1) % k == 0`",
             WARNING,
         ),
+        "window:single": ViolationKind(
+            "`{engine}.accumulate()` ends a window with each micro-batch, because `{call}` got no "
+            "`{parameter}`: pass `{parameter}={option}`",
+            WARNING,
+            certainty=Certainty(is_possible=True),
+            any_precision=True,
+        ),
         "window:running-divisor": ViolationKind(
             "The loss is divided by `{divisor}`, the number of micro-batches so far, so their weights differ: "
             "divide by the number of micro-batches in the window",
@@ -75,10 +84,10 @@ shifted, and a remainder is left at the end. If the number of micro-batches is n
 condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
 epoch. A counter of micro-batches as the divisor divides the losses by 1, 2, 3, ..., so the first micro-batch counts
 most. Inside `accumulate()` of accelerate, `zero_grad()` acts only in the last micro-batch of a window. Before backward
-it clears the micro-batches before. A run reports cleared windows after three windows in a row that lost the same
-micro-batches. It reports shifted windows in the first three windows of an optimizer. A remainder at the end, and a
-counter as the divisor, are found in
-source only.
+it clears the micro-batches before. Its window has the length that the constructor got, or the launcher's configuration;
+an option of the script that nobody passes on changes nothing but the printed numbers. A run reports cleared windows
+after three windows in a row that lost the same micro-batches. It reports shifted windows in the first three windows of
+an optimizer. A remainder at the end, and a counter as the divisor, are found in source only.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, without an error. With `i %
