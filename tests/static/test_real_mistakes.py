@@ -228,6 +228,7 @@ for _name, _test, _mark in (
     ("either precision", 'args.precision == "bf16" or args.precision == "fp16"', "  # AMP503"),
     ("either flag", "args.fp16 or args.use_bf16", "  # AMP503"),
     ("another flag", "args.fp16 or args.cuda", ""),
+    ("a flag that another condition excludes", "(args.fp16 or args.bf16) and args.fp16", ""),
     ("not equal", 'args.precision != "bf16"', ""),
     ("float16", 'args.precision == "fp16"', ""),
 ):
@@ -434,6 +435,43 @@ for _arguments, _mark in (
                     optimizer.zero_grad()
             {_use}
         """
+
+# The caller chooses the dtype of a moving average, which a class in another file casts.
+for _dtype, _lines, _mark in (
+    ("torch.float16", "pass", "  # AMP508"),
+    ("low", "low = torch.bfloat16 if args.bf16 else torch.float16", "  # AMP508"),
+    ("low", "low = torch.float32\n    if args.half: low = torch.float16", "  # AMP508"),
+    ("torch.float32", "low = torch.float16", ""),
+    ("wide", "wide = torch.float32; low = torch.float16", ""),
+):
+    for _given in ("model, 0.99, {}", "model, dtype={}"):
+        for _update, _averages in (
+            ("mean.mul_(self.decay).add_(new.to(mean.dtype), alpha=1 - self.decay)", True),
+            ("mean.copy_(new)", False),
+        ):
+            CASES[f"average: {_given.format(_dtype)}, {_lines}, {_update}"] = f"""
+            === averages.py
+            import copy
+
+            class Average:
+                def __init__(self, model, decay=0.999, dtype=None):
+                    self.decay = decay
+                    self.model = copy.deepcopy(model)
+                    self.model.to(dtype=dtype)
+
+                def step(self, model):
+                    for mean, new in zip(self.model.parameters(), model.parameters()):
+                        {_update}
+
+            === train.py
+            import torch
+            from averages import Average
+
+            def main(args, model, loader):
+                {_lines.replace(chr(10), chr(10) + " " * 12)}
+                average = Average({_given.format(_dtype)}){_mark if _averages else ""}
+                return average
+            """
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from ...protocol import events as e
-from ...protocol.source_text import SourceText
+from ...protocol.source_text import SourceText, access_text
 from ...protocol.torch_api import DTYPES
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.values.definitions import ClassValue
+from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .syntax_queries import find_nodes, last_name, receiver_of
@@ -50,6 +52,87 @@ def _report_low_averages(interp: Interpreter) -> None:
             if cast not in seen and _averages_variable(nodes, name, module, CALLS):
                 seen.add(cast)
                 _emit_low_average(interp, cast, dtype)
+
+
+def _report_averages_cast_by_callers(interp: Interpreter) -> None:
+    """Report constructors of averages that get a low dtype, to which the class casts its copy of the weights."""
+    module = interp.module
+    if module.identifiers.isdisjoint(_LOW_NAMES):
+        return
+    seen: set[ast.AST] = set()
+    for nodes in _scopes(module):
+        low = _low_dtype_names(interp, nodes)
+        for call in nodes:
+            if not isinstance(call, ast.Call) or call in seen:
+                continue
+            seen.add(call)
+            arguments: dict[object, ast.expr] = {
+                **dict(enumerate(call.args)),
+                **{keyword.arg: keyword.value for keyword in call.keywords},
+            }
+            given = {key: dtype for key, value in arguments.items() if (dtype := low.get(access_text(value), ""))}
+            cls = _find_class(interp, call.func) if given else None
+            parameter = None if cls is None else _find_dtype_parameter(cls)
+            dtype = "" if parameter is None else given.get(parameter[1], given.get(parameter[0], ""))
+            if dtype:
+                _emit_low_average(interp, call, dtype)
+
+
+def _low_dtype_names(interp: Interpreter, nodes: list[ast.AST]) -> dict[str, str]:
+    """Return the low dtypes in a scope by their text, and the variables that may hold one."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        match node:
+            case ast.Attribute(attr=name) if name in _LOW_NAMES:
+                dtype = DTYPES.get(dotted_name(interp, node) or "", "")
+                if dtype in _LOW:
+                    found[access_text(node)] = dtype
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                parts = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+                dtypes = {found[text] for part in parts if (text := access_text(part)) in found}
+                if dtypes:
+                    found[name] = "half" if len({*dtypes, found.get(name, "")} - {""}) > 1 else dtypes.pop()
+    return found
+
+
+def _find_class(interp: Interpreter, func: ast.expr) -> Class | None:
+    """Return the class of the project that a call instantiates, or None."""
+    # A class begins with a capital letter; functions with a dtype are many.
+    if not isinstance(func, (ast.Name, ast.Attribute)) or not last_name(func)[:1].isupper():
+        return None
+    found: list[Value] = []
+    # The file of the average need not name a low dtype.
+    outer, interp.loads_any_file = interp.loads_any_file, True
+    interp.without_events(lambda: found.append(interp.evaluate(func)))
+    interp.loads_any_file = outer
+    return found[0].cls if found and isinstance(found[0], ClassValue) else None
+
+
+def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
+    """Return position and name of the parameter with the dtype of an average: of a class that decays tensors."""
+    init = cls.methods.get("__init__")
+    if init is None:
+        return None
+    copies = any(last_name(call.func) in _COPIES for call in init.find_nodes(ast.Call))
+    updates = [node for method in cls.methods.values() if method is not init for node in method.nodes]
+    if not copies or not any(_is_in_place_decay(node) for node in updates):
+        return None
+    names = [parameter.arg for parameter in init.parameters()]
+    for call in init.find_nodes(ast.Call):
+        if last_name(call.func) == "to" and _attribute_name(receiver_of(call)):
+            for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+                if isinstance(value, ast.Name) and value.id in names and "dtype" in value.id:
+                    return names.index(value.id), value.id
+    return None
+
+
+def _is_in_place_decay(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=method)):
+            return method in _DECAYS
+    return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)
 
 
 def _emit_low_average(interp: Interpreter, cast: ast.Call, dtype: str) -> None:
@@ -236,3 +319,4 @@ def _attribute_name(node: ast.AST | None) -> str:
 
 def register(handlers: HandlerTable) -> None:
     handlers.file_end_listeners.append(_report_low_averages)
+    handlers.file_end_listeners.append(_report_averages_cast_by_callers)

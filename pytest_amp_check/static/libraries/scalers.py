@@ -203,11 +203,13 @@ def _find_bf16_condition(interp: Interpreter, enabled: Formula) -> str:
     conditions = [*interp.state.path_condition, *([] if isinstance(enabled, bool) else [enabled])]
     required = [pair for formula in interp.state.path_condition for pair in implied_literals(formula)]
     texts = [str(interp.graph.predicates[key].text) for key, truth in required if truth]
+    # A condition inside may decide the alternative.
+    known_true = {("test", key) for key, truth in required if truth}
     # A scaler with a condition of its own may be enabled for float16 alone.
     alternatives = [
         str(interp.graph.predicates[part[1]].text)
         for formula in (conditions if enabled is True else conditions[-1:])
-        if not isinstance(formula, bool) and formula[0] == "or"
+        if not isinstance(formula, bool) and formula[0] == "or" and known_true.isdisjoint(formula[1:])
         for part in formula[1:]
         if part[0] == "test"
     ]

@@ -38,7 +38,7 @@ from ...interpreter.dtypes import (
 from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of, receiver_of
 from .casts import CAST_METHODS, apply_cast, find_dtype_argument
-from .dtype_info import PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
+from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
 from .fragile import check_angles, check_loss, check_ranking, takes_inverse_frequencies
@@ -160,7 +160,7 @@ def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | Non
         check_epsilon(interp, op.first_info, op.other_arguments[0], op.node, divides=False)
     sides = (op.tensor_node or op.node.args[0], op.other_arguments[0])
     made = apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
-    if op.name == "outer" and made.is_low and takes_inverse_frequencies(op.node):
+    if op.name == "outer" and made.is_low and not made.traits & POSITION_TRAITS and takes_inverse_frequencies(op.node):
         check_angles(interp, made.with_traits(ANGLES)._replace(trait_node=op.node), op.node)
     return made
 
