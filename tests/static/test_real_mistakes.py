@@ -470,7 +470,10 @@ for _dtype, _lines, _mark in (
             def main(args, model, loader):
                 {_lines.replace(chr(10), chr(10) + " " * 12)}
                 average = Average({_given.format(_dtype)}){_mark if _averages else ""}
-                return average
+                for x in loader:
+                    with torch.autocast("cuda", dtype=torch.bfloat16):
+                        print(model(x))
+                    average.step(model)
             """
 
 

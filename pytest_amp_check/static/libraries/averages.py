@@ -119,7 +119,7 @@ def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
     updates = [node for method in cls.methods.values() if method is not init for node in method.nodes]
     if not copies or not any(_is_in_place_decay(node) for node in updates):
         return None
-    names = [parameter.arg for parameter in init.parameters()]
+    names = [parameter.arg for parameter in init.parameters()[1:]]
     for call in init.find_nodes(ast.Call):
         if last_name(call.func) == "to" and _attribute_name(receiver_of(call)):
             for value in (*call.args, *(keyword.value for keyword in call.keywords)):
