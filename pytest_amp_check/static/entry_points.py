@@ -203,6 +203,8 @@ def analyze_as_low(
     try:
         interp.execute_block([each for each in module.tree.body if not _runs_script(each)])
         interp.is_fully_bound = True
+        if project.assumed_dtype:
+            autograd_functions.report_assumed_functions(interp)
         _close_graph(interp, (module.path, 0), {})
         for function in sorted(module.functions.values(), key=_is_helper):
             if (function.node, None) in interp.analyzed_functions or isinstance(function.node, ast.Lambda):

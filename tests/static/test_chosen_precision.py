@@ -516,3 +516,66 @@ def test_a_moving_average_in_a_buffer(kept: str, found: bool) -> None:
     init = f"    def __init__(self):\n        super().__init__()\n        {kept}\n"
     body = forward("self.size.mul_(0.99).add_(x.sum(0), alpha=0.01)", "return x", more=init)
     assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP508"] if found else [])
+
+
+ACCUMULATES = """\
+def gradient(x: torch.Tensor, weight: torch.Tensor, n):
+    total = {start}
+    for i in range(n):
+        part = x[i * 8:(i + 1) * 8]
+        logits = F.linear(part, weight)
+        {add}
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "add", "found"),
+    [
+        ("torch.zeros_like(weight)", "total += logits.t() @ part", True),
+        ("torch.zeros_like(weight) if weight is not None else None", "total += logits.t() @ part", True),
+        ("torch.zeros_like(weight)", "torch.addmm(total, logits.t(), part, out=total)", True),
+        ("torch.zeros_like(weight)", "torch.add(input=total, other=logits.t() @ part, out=total)", True),
+        ("torch.zeros_like(weight)", "total.addmm_(logits.t(), part)", True),
+        ("torch.zeros_like(weight, dtype=torch.float32)", "total += logits.t() @ part", False),
+        ("torch.zeros_like(weight)", "torch.addmm(total, logits.t(), part, out=other)", False),
+        ("torch.zeros_like(weight)", "total.addmm_(logits.t(), part, beta=0)", False),
+    ],
+)
+def test_a_gradient_summed_over_chunks(start: str, add: str, found: bool) -> None:
+    body = ACCUMULATES.format(start=start, add=add)
+    assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP508"] if found else [])
+
+
+FUNCTION = """class Linear(torch.autograd.Function):
+    {decorators[0]}@staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        {result}
+
+    {decorators[1]}@staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        {gradient}
+"""
+AMP_PAIR = ("@torch.amp.custom_fwd(device_type='cuda')\n    ", "@torch.amp.custom_bwd(device_type='cuda')\n    ")
+
+
+@pytest.mark.parametrize(
+    ("result", "gradient", "decorators", "found"),
+    [
+        ("return F.linear(x, weight)", "return grad @ weight, grad.t() @ x", ("", ""), True),
+        ("return F.linear(x.to(weight.dtype), weight)", "return grad @ weight, grad.t() @ x", ("", ""), True),
+        ("return F.linear(x, weight)", "return grad @ weight, grad.t() @ x", AMP_PAIR, False),
+        ("return F.linear(x, weight).to(x.dtype)", "return grad @ weight, grad.t() @ x", ("", ""), False),
+        ("y = F.linear(x, weight).float(); return y", "return grad @ weight, grad.t() @ x", ("", ""), False),
+        ("return F.linear(x, weight)", "grad = grad.to(x.dtype); return grad @ weight, grad.t() @ x", ("", ""), False),
+        ("return x * weight", "return grad * weight, grad * x", ("", ""), False),
+    ],
+)
+def test_a_caller_applies_a_function_under_autocast(
+    result: str, gradient: str, decorators: tuple[str, str], found: bool
+) -> None:
+    body = FUNCTION.format(result=result, gradient=gradient, decorators=decorators)
+    assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP107"] if found else [])
+    assert said(body) == []

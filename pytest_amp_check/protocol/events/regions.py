@@ -70,6 +70,8 @@ class CustomFunction(Event):
     how: str
     #: Applied to relevant inputs.
     applied: bool
+    #: A caller may apply the Function under autocast.
+    assumed: bool = False
 
 
 class ScopeLost(Event):

@@ -68,7 +68,7 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP107", "custom-function-undecorated", "autocast", "warning", "static", True, ""),
         ("autocast", "custom_fwd", "custom_bwd"),
-        (),
+        ("CustomFunction",),
         ("CustomFunction",),
         (
             "function:undecorated",

@@ -175,7 +175,9 @@ def join_values(interp: Interpreter, formula: Formula, a: Value, b: Value, name:
         return a
     if isinstance(formula, bool):
         return a if formula else b
-    return _join_different(interp, formula, a, b, name).with_dtype_info(join(a.dtype_info, b.dtype_info))
+    # None has no dtype: where the value is used as a tensor, it is the other one.
+    info = b.dtype_info if a.value is None else a.dtype_info if b.value is None else join(a.dtype_info, b.dtype_info)
+    return _join_different(interp, formula, a, b, name).with_dtype_info(info)
 
 
 def _join_different(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:

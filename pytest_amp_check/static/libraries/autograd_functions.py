@@ -93,7 +93,7 @@ def _check_applied(interp: Interpreter, cls: Class, args: Args) -> None:
         _report_flaw(interp, cls, flaw)
 
 
-def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw) -> None:
+def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw, *, assumed: bool = False) -> None:
     outer, interp.state.frame = interp.state.frame, globals_of(interp, flaw.method.module)
     site = interp.site_of(flaw.method.node)
     interp.state.frame = outer
@@ -101,7 +101,8 @@ def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw) -> None:
         "function": cls.name,
         "call": SourceText(flaw.unanalyzed_call.func) if flaw.unanalyzed_call is not None else "",
     }
-    interp.emit_at(e.CustomFunction(site, None, how=flaw.label, applied=flaw.mixed_inputs is not None, names=names))
+    applied = flaw.mixed_inputs is not None
+    interp.emit_at(e.CustomFunction(site, None, how=flaw.label, applied=applied, assumed=assumed, names=names))
 
 
 def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
@@ -120,6 +121,37 @@ def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
     mixed = _find_mixed_inputs(forward, backward) if not bwd else None
     how, method = ("forward-alone", backward) if fwd else ("undecorated", forward)
     return FunctionFlaw(how, method, mixed) if mixed else _find_foreign_flaw(interp, forward)
+
+
+def report_assumed_functions(interp: Interpreter) -> None:
+    """Report the Functions of this file whose backward raises if a caller applies them under autocast."""
+    for cls in interp.module.classes.values():
+        if role_of(interp, cls) != torch_api.AUTOGRAD_FUNCTION:
+            continue
+        forward, backward = method_of(interp, cls, "forward"), method_of(interp, cls, "backward")
+        if forward is None or backward is None or method_of(interp, cls, "setup_context") is not None:
+            continue
+        is_plain = _decorator_devices(interp, forward) == _decorator_devices(interp, backward) == []
+        if (
+            is_plain
+            and not _mentions_dtypes(backward)
+            and not _casts_result(forward)
+            and _find_mixed_inputs(forward, backward)
+        ):
+            _report_flaw(interp, cls, FunctionFlaw("undecorated", forward), assumed=True)
+
+
+def _casts_result(forward: Function) -> bool:
+    """Return True if forward casts what it returns."""
+    returned = [each.value for each in forward.find_nodes(ast.Return) if each.value is not None]
+    names = {part.id for value in returned for part in walk(value) if isinstance(part, ast.Name)}
+    assigned = [
+        each.value
+        for each in forward.find_nodes(ast.Assign)
+        if any(find_access_path(target) in names for target in each.targets)
+    ]
+    parts = [part for value in (*returned, *assigned) for part in (elements_of(value) or [value])]
+    return any(isinstance(part, ast.Call) and _mentions_dtype(part.func) for part in parts)
 
 
 def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw | None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, CustomFunction, ModuleCast
-from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
+from ...rule import ERROR, INFO, STATIC, WARNING, Labels, Rule, Verdicts, ViolationKind
+
+
+def _check_assumed(event: CustomFunction, program: Program) -> Labels:
+    """Yield an autograd Function that breaks under the autocast of an unknown caller."""
+    if event.assumed:
+        yield f"function:{event.how}", {}
 
 
 def _check_custom_functions(program: Program) -> Verdicts:
@@ -14,7 +20,7 @@ def _check_custom_functions(program: Program) -> Verdicts:
     enters = trains and any(isinstance(event, AutocastEnter) and event.enabled for event in events)
     enters = enters and not any(isinstance(event, ModuleCast) and event.dtype != "float32" for event in events)
     for event in events:
-        if isinstance(event, CustomFunction) and (not event.applied or enters):
+        if isinstance(event, CustomFunction) and not event.assumed and (not event.applied or enters):
             yield f"function:{event.how}", event, {}, ()
 
 
@@ -24,6 +30,7 @@ RULE = Rule(
     WARNING,
     "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
     detected_by=STATIC,
+    event_checks={CustomFunction: _check_assumed},
     program_checks={CustomFunction: _check_custom_functions},
     prescan_words=("autocast", "custom_fwd", "custom_bwd"),
     violations={

@@ -8,7 +8,7 @@ from functools import reduce
 
 from ....protocol.events import GradientAccess
 from ..conditions import Formula
-from ..dtypes import DtypeInfo, join
+from ..dtypes import NO_DTYPE_INFO, DtypeInfo, join
 from .tensors import TensorValue
 from .value import Aggregate, Const, Value
 
@@ -147,7 +147,10 @@ class UnionValue(Aggregate):
 
     @property
     def dtype_info(self) -> DtypeInfo:  # type: ignore[override]
-        return reduce(join, [option.dtype_info for option in self.alternatives()])
+        # None has no dtype: where the value is used as a tensor, it is another option.
+        return reduce(
+            join, [each.dtype_info for each in self.alternatives() if each.value is not None] or [NO_DTYPE_INFO]
+        )
 
 
 def merge_into(mapping: MappingValue, value: Value) -> None:

@@ -9,7 +9,7 @@ from ....protocol.source_text import SourceText, find_access_path
 from ...interpreter.dtypes import GUESSED_LOW, INTEGERS, NUMBER, REGION_LEFT, SCALAR, ZEROS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
-from ..syntax_queries import callee_of, constant_of_node, find_nodes, last_name, operands_of, receiver_of
+from ..syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, operands_of, receiver_of
 from .dtype_info import dtype_info_of, is_low_of_region, mark_left_region
 from .events import emit_once
 from .operators import apply_operator
@@ -46,6 +46,11 @@ def _tests_for_none(test: ast.expr, name: str) -> bool | None:
     return None
 
 
+#: Methods that add to a tensor in place, and functions that add to their first argument where ``out`` is that argument.
+_IN_PLACE_SUMS = frozenset("add_ lerp_ addmm_ baddbmm_ addbmm_ addmv_ addcmul_".split())
+_ADDS_WITH_OUT = frozenset("add addmm baddbmm addbmm addmv addcmul".split())
+
+
 class _BranchesOfAssignments(dict[ast.AST, dict[ast.Assign, ast.If]]):
     """Branch that each assignment of a function or module is directly in.
 
@@ -78,9 +83,21 @@ def _find_first_value(interp: Interpreter, name: str, node: ast.Assign) -> ast.e
 
 
 def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
-    """Check ``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
+    """Check ``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)``, ``mean.lerp_(x, b)`` and ``total.addmm_(x, y)``.
+
+    ``torch.add(total, x, out=total)`` is the same.
+    """
     name = last_name(node.func)
-    target = receiver_of(node) if name in ("add_", "lerp_") else None
+    keywords = keywords_of(node)
+    if constant_of_node(keywords.get("beta")) == 0:
+        return
+    if name in _ADDS_WITH_OUT and "out" in keywords:
+        given = [*node.args, *(value for key, value in keywords.items() if key != "out")]
+        path = find_access_path(keywords["out"])
+        if path is not None and len(given) > 1 and find_access_path(given[0]) == path:
+            _check_running_sum(interp, given[0], given[1], node, in_place=True)
+        return
+    target = receiver_of(node) if name in _IN_PLACE_SUMS else None
     if target is None or not node.args:
         return
     decayed = receiver_of(target)
@@ -179,6 +196,8 @@ def annotate_sum(interp: Interpreter, node: ast.AugAssign, value: Value) -> Valu
     after = apply_operator(interp, kind, before, dtype_info_of(interp, node.value), node, (node.target, node.value))
     if kind is ast.Add:
         _check_running_sum(interp, node.target, node.value, node, in_place=True)
+        # What started at zero is still a sum from zero.
+        after = after.with_traits(*(before.traits & {ZEROS}))
     return value.with_dtype_info(after._replace(assigned_loops=before.assigned_loops))
 
 
