@@ -51,11 +51,12 @@ def find_assumed_effects(
     found: dict[tuple[str, str, int], Finding] = {}
     for graph in program.graphs:
         for node in graph.nodes:
-            if not isinstance(node.event, _KINDS) or not _is_own_code(node.event.site, module):
+            event = node.event
+            if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
-            if not (dtype or _is_common_harm(node.event, may_overflow=may_overflow)):
+            if not (dtype or _is_common_harm(event, may_overflow=may_overflow)):
                 continue
-            for finding in check_event(node.event, program):
+            for finding in check_event(event, program):
                 key = (finding.code, finding.site.path, finding.site.line)
                 if key not in reported:
                     found.setdefault(key, finding)
@@ -101,6 +102,11 @@ def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles")
     return isinstance(event, e.FragileMath) and ((event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS)
+
+
+def _may_depend_on_inputs(event: e.Event) -> bool:
+    """Return True for an effect that the dtype of inputs decides."""
+    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how == "numpy")
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

@@ -579,3 +579,21 @@ def test_a_caller_applies_a_function_under_autocast(
     body = FUNCTION.format(result=result, gradient=gradient, decorators=decorators)
     assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP107"] if found else [])
     assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("self.head(x).numpy()", True),
+        ("torch.sigmoid(self.head(x)).detach().cpu().permute(0, 2, 3, 1).numpy()", True),
+        ("x.cpu().numpy()", True),
+        ("self.head(x).float().cpu().numpy()", False),
+        ("self.head(x).argmax(-1).numpy()", False),
+        ("len(x)", False),
+    ],
+)
+def test_numpy_has_no_bfloat16(expression: str, found: bool) -> None:
+    init = "    def __init__(self):\n        super().__init__()\n        self.head = nn.Conv2d(3, 3, 3)\n"
+    body = forward(f"return {expression}", more=init)
+    assert said(body, "bfloat16") == ([("AMP108", 6, "warning")] if found else [])
+    assert said(body, "float16") == said(body) == []

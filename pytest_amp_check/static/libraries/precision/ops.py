@@ -125,8 +125,11 @@ def _has_length(node: ast.Call) -> bool:
 
 
 def _apply_numpy(interp: Interpreter, op: OpCall) -> DtypeInfo:
-    if op.first_info.dtype == "bfloat16" and REGION in op.first_info.traits and GUESSED_LOW not in op.first_info.traits:
-        emit_once(interp, e.DtypeClash, op.node, op.first_info, how="numpy", names={"call": SourceText(op.node.func)})
+    # The option says that the outputs of modules are low.
+    info = op.first_info.restrict_traits(REGION) if interp.project.assumed_dtype else op.first_info
+    is_known = REGION in info.traits and GUESSED_LOW not in info.traits
+    if info.dtype == "bfloat16" and (is_known or interp.project.assumed_dtype):
+        emit_once(interp, e.DtypeClash, op.node, info, how="numpy", names={"call": SourceText(op.node.func)})
     return NO_DTYPE_INFO
 
 
