@@ -63,7 +63,14 @@ def find_scalers_made_per_step(summary: GraphSummary) -> Iterator[Finding]:
 def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
     """Yield a finding about a clip that only runs where a flag switches the scaler off."""
     events = [node.event for node in summary.graph.nodes if node.event is not None]
-    clips = [event for event in events if isinstance(event, e.Clip) and not event.measures_only]
+    # The scaler calls the step of an optimizer of the project as well, after it has unscaled.
+    clips = [
+        event
+        for event in events
+        if isinstance(event, e.Clip)
+        and not event.measures_only
+        and not (event.site.caller is not None and event.site.function.rpartition(".")[2] == "step")
+    ]
     steps = [event for event in events if isinstance(event, e.ScalerStep) and event.framework is None]
     plain = [event for event in events if isinstance(event, e.Step)]
     unscales = any(isinstance(event, e.Unscale) for event in events) or summary.escape_effects[e.UNSCALES]
@@ -72,12 +79,17 @@ def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
     backwards = [event for event in events if isinstance(event, e.Backward) and event.subject is not None]
     common = set.intersection(*(set(event.guards) for event in clips))
     for key, truth in common:
-        is_off = any((key, truth) in event.guards for event in plain)
-        if is_off and all((key, not truth) in event.guards for event in (*steps, *backwards)):
+        is_off = any(_has_guard(event, key, truth) for event in plain)
+        if is_off and all(_has_guard(event, key, not truth) for event in (*steps, *backwards)):
             values = {"clip": str(clips[0].names.get("call", "the clip"))}
             witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
             yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
             return
+
+
+def _has_guard(event: e.Event, key: int, truth: bool) -> bool:
+    """Return True if a predicate has one truth at an event. A disjunction names both."""
+    return (key, truth) in event.guards and (key, not truth) not in event.guards
 
 
 def _may_clip_scaled(summary: GraphSummary) -> bool:

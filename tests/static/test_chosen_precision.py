@@ -597,3 +597,21 @@ def test_numpy_has_no_bfloat16(expression: str, found: bool) -> None:
     body = forward(f"return {expression}", more=init)
     assert said(body, "bfloat16") == ([("AMP108", 6, "warning")] if found else [])
     assert said(body, "float16") == said(body) == []
+
+
+@pytest.mark.parametrize(
+    "context", ["maybe_autocast(device_type=x.device.type, enabled=False)", "no_autocast(x)", "no_autocast()"]
+)
+def test_an_unknown_context_may_disable_the_region_of_the_caller(tmp_path: Path, context: str) -> None:
+    (tmp_path / "precision.py").write_text("from elsewhere import maybe_autocast, no_autocast\n")
+    body = (
+        "from precision import maybe_autocast, no_autocast\n\nclass Rotary(nn.Module):\n"
+        "    def forward(self, x, position_ids):\n"
+        "        self.table = x.to(self.inv_freq.dtype)\n"
+        f"        with {context}:\n"
+        "            freqs = self.inv_freq.float()[:, None] @ position_ids[None].float()\n"
+        "        return freqs.cos(), freqs.sin()\n"
+    )
+    assert found_in(tmp_path, REGION, body) == []
+    plain = body.replace(f"with {context}", "if True")
+    assert found_in(tmp_path, REGION, plain) == [("AMP509", 7, "info")]

@@ -314,6 +314,94 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
 """
+CASES["no_sync by a count that a caller's loop counts"] = """
+=== train.py
+from contextlib import nullcontext
+
+import torch
+
+class Trainer:
+    def step(self, model, optimizer, batch):
+        context = model.no_sync if self.count + 1 != self.accumulate else nullcontext
+        with context():
+            (model(batch) / self.accumulate).backward()
+        if (self.count + 1) % self.accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            self.count = 0
+        else:
+            self.count += 1
+"""
+CASES["a clip by hand where a NaN was not found"] = """
+=== train.py
+import torch
+
+class Step:
+    def __init__(self, options, optimizers):
+        self.scaler = torch.amp.GradScaler("cuda", enabled=options["fp16"])
+        self.optimizers = optimizers
+        self.limit = options["limit"]
+
+    def do_step(self):
+        for optimizer in self.optimizers:
+            found = False
+            if self.check:
+                for group in optimizer.param_groups:
+                    for p in group["params"]:
+                        if not torch.isfinite(p.grad).any():
+                            found = True
+                            break
+            if self.limit is not None and self.limit != 0:
+                for group in optimizer.param_groups:
+                    if torch.isnan(clip(group["params"], self.limit)):
+                        found = True
+            if not found:
+                self.scaler.step(optimizer)
+                self.scaler.update()
+            else:
+                optimizer.zero_grad()
+
+def clip(parameters, limit):
+    norm = torch.norm(torch.stack([torch.norm(p.grad.detach()) for p in parameters]))
+    factor = limit / (norm + 1e-6)
+    if factor < 1:
+        for p in parameters:
+            p.grad.detach().mul_(factor)
+    return norm
+"""
+CASES["an optimizer of the project clips in its step"] = """
+=== train.py
+import itertools
+
+import torch
+
+def build(options, model):
+    def clipping(optimizer_class):
+        class Clipping(optimizer_class):
+            def step(self, closure=None):
+                parameters = itertools.chain(*[group["params"] for group in self.param_groups])
+                torch.nn.utils.clip_grad_norm_(parameters, options.limit)
+                super().step(closure=closure)
+
+        return Clipping if options.clip else optimizer_class
+
+    return clipping(torch.optim.SGD)(model.parameters(), lr=0.1)
+
+def main(options, model, loader):
+    optimizer = build(options, model)
+    if options.fp16:
+        scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        loss = model(x)
+        optimizer.zero_grad()
+        if options.fp16:
+            scaler.scale(loss).backward()  # AMP110
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+"""
 CASES["no_sync chosen by a trainer, right"] = (
     CASES["no_sync chosen by a trainer, a step in another method"]
     .replace("if i % self", "if (i + 1) % self")

@@ -234,6 +234,16 @@ class _UnknownHandler(ContextHandler):
         interp.state.possible_regions -= 1
 
 
+class _TensorHandler(SelfBindingHandler):
+    """Handler of the result of a call with a tensor: a loss that apex scales, or an unknown context."""
+
+    def enter(self, interp: Interpreter, value: Value, node: ast.AST) -> None:
+        interp.state.possible_regions += not value.is_relevant
+
+    def close(self, interp: Interpreter, value: Value) -> None:
+        interp.state.possible_regions -= not value.is_relevant
+
+
 def _enter_float8(interp: Interpreter, enabled: Formula) -> None:
     """Enter a TransformerEngine region. Its modules compute in low precision, as in a region of unknown dtype."""
     interp.state.float8_conditions.append(enabled)
@@ -358,7 +368,7 @@ def register(handlers: HandlerTable) -> None:
             "float8": _Float8Handler(),
             "grad mode": _NoGradHandler(),
             "stack": _StackHandler(),
-            "tensor": SelfBindingHandler(),
+            "tensor": _TensorHandler(),
             "unknown": unknown,
             "named": unknown,
             "helper": unknown,

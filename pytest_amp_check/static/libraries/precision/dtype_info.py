@@ -72,7 +72,7 @@ def autocast_state(interp: Interpreter) -> AutocastState:
         return AutocastState(
             "on", region.device.partition(":")[0], region.dtype if region.dtype in HALF_DTYPES else HALF
         )
-    if interp.assumed_dtype:
+    if interp.assumed_dtype and not interp.state.possible_regions:
         return AutocastState("on", "cuda", interp.assumed_dtype) if interp.assumes_region else AutocastState("off")
     return AutocastState() if interp.state.possible_regions else AutocastState("out")
 
