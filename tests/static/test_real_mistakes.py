@@ -392,10 +392,10 @@ def main(options, model, loader):
     if options.fp16:
         scaler = torch.amp.GradScaler("cuda")
     for x in loader:
-        loss = model(x)
+        loss = model(x)  # AMP110
         optimizer.zero_grad()
         if options.fp16:
-            scaler.scale(loss).backward()  # AMP110
+            scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
         else:
@@ -563,6 +563,30 @@ for _dtype, _lines, _mark in (
                         print(model(x))
                     average.step(model)
             """
+
+# Gradients are divided after the loop, only where there are several micro-batches.
+for _name, _division, _mark in (
+    ("under guards", "for p in model.parameters():\n{0}if p.requires_grad:\n{0}    p.grad.div_(k)", ""),
+    ("with an assertion", "for p in model.parameters():\n{0}assert p.grad is not None\n{0}p.grad /= k", ""),
+    ("by another number", "for p in model.parameters():\n{0}p.grad.div_(limit)", "  # AMP301"),
+    ("not at all", "total /= k", "  # AMP301"),
+):
+    CASES[f"division if there are several micro-batches, {_name}"] = f"""
+    === train.py
+    import torch
+
+    def train(model, optimizer, data, steps, k, limit):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            total = 0.0
+            for i in range(k):
+                loss = torch.nn.functional.mse_loss(model(next(data)), next(data))
+                loss.backward(){_mark}
+                total += loss.item()
+            if k > 1:
+                {_division.format(" " * 20)}
+            optimizer.step()
+    """
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,7 @@ from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text
 from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
-from ..interpreter.values.value import NONE, UnknownValue, Value
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
@@ -77,6 +77,9 @@ def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
 def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str, node: ast.AST) -> Value:
     if name in ("grad", "data"):
         return GradValue(receiver) if name == "grad" else receiver
+    if name == "requires_grad":
+        # A frozen parameter has no gradient that could matter.
+        return Const(True)
     return structural_unknown(interp, "attribute", (receiver,), name, name)
 
 

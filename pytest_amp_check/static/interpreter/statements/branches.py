@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from ....protocol.checks import ends_program
-from ....protocol.source_text import SourceText
-from ...project.syntax import walk
+from ....protocol.source_text import SourceText, find_access_path
+from ...project.syntax import is_same_syntax, walk
 from ..conditions import Formula, conjunction, disjunction, literals, negate
 from ..expressions.conditional import asks_version, condition_formula
 from ..interpreter import Interpreter
@@ -15,7 +15,7 @@ from .simple_statements import note_refusal, notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
-    formula = condition_formula(interp, node.test)
+    formula: Formula = _only_divides(node) or condition_formula(interp, node.test)
     for block, truth in ((node.body, True), (node.orelse, False)):
         if any(map(ends_program, block)):
             notify_end_condition(interp, node.test, truth=truth)
@@ -45,6 +45,35 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
         for other, condition in ((negate(formula), after_body), (formula, after_else)):
             if any(interp.graph.predicates[key].is_window_predicate for key, _ in literals(condition)):
                 interp.state.path_condition.append(interp.shorten_formula(disjunction(other, condition)))
+
+
+def _only_divides(node: ast.If) -> bool:
+    """Return True for ``if k > 1:`` around a division by ``k``: without the condition, the division by one is as right.
+
+    Where ``k`` is one, a window has one micro-batch, and nothing has to be divided.
+    """
+    match node:
+        case ast.If(
+            test=ast.Compare(left=number, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=1)]), orelse=[]
+        ) if find_access_path(number) is not None:
+            return all(_divides_by(statement, number) for statement in node.body)
+    return False
+
+
+def _divides_by(statement: ast.stmt, number: ast.expr) -> bool:
+    """Return True if a statement only divides by a number, under further conditions or in a loop over parameters."""
+    match statement:
+        case ast.Assert() | ast.Pass():
+            return True
+        case ast.AugAssign(op=ast.Div(), value=divisor):
+            return is_same_syntax(divisor, number)
+        case ast.Assign(value=ast.BinOp(op=ast.Div(), right=divisor)):
+            return is_same_syntax(divisor, number)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="div_"), args=[divisor], keywords=[])):
+            return is_same_syntax(divisor, number)
+        case ast.For(body=body, orelse=[]) | ast.If(body=body, orelse=[]):
+            return all(_divides_by(each, number) for each in body)
+    return False
 
 
 def _always_ends_program(block: list[ast.stmt]) -> bool:
