@@ -588,6 +588,33 @@ for _name, _division, _mark in (
             optimizer.step()
     """
 
+# A float16 region beside accelerate: of the trained model, or of one that only computes features.
+for _decorators, _mark in (
+    ("@torch.no_grad()\n{0}@torch.autocast('cuda', dtype=torch.float16)", ""),
+    ("@torch.autocast('cuda', dtype=torch.float16)\n{0}@torch.inference_mode()", ""),
+    ("@torch.autocast('cuda', dtype=torch.float16)", "  # AMP502"),
+):
+    CASES[f"features: {_decorators}"] = f"""
+    === train.py
+    import torch
+    from accelerate import Accelerator
+
+    class Trainer:
+        def __init__(self, options, model, optimizer):
+            self.accelerator = Accelerator(mixed_precision=options.precision)
+            self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+        {_decorators.format(" " * 8)}{_mark}
+        def features(self, x):
+            return self.model(x)
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            loss = self.features(x).mean()
+            self.accelerator.backward(loss)
+            self.optimizer.step()
+    """
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:

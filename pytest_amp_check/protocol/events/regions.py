@@ -44,6 +44,8 @@ class AutocastEnter(Event):
     instance: int | None = None
     #: No region, but used in place of a region.
     null: bool = False
+    #: Nothing in the region records gradients.
+    without_gradients: bool = False
     #: Framework that scales the loss only in another configuration.
     unscaled_by: str = ""
 

@@ -293,7 +293,15 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
             interp.state.current_node = node_after
             interp.state.path_condition.append(context.enabled if on else negate(context.enabled))
             interp.emit(
-                e.AutocastEnter, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
+                e.AutocastEnter,
+                node,
+                instance,
+                enabled=on,
+                device=device,
+                dtype=dtype,
+                cache=cache,
+                without_gradients=bool(interp.state.no_grad) or _is_without_gradients(interp),
+                names=names,
             )
             interp.state.path_condition.pop()
             end_nodes.append(interp.state.current_node)
@@ -301,6 +309,12 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
     interp.state.regions_entered += 1
     if remember:
         _push_region(interp, OpenRegion(context.enabled, device, dtype, cache=cache), node)
+
+
+def _is_without_gradients(interp: Interpreter) -> bool:
+    """Return True if a decorator of the current function disables gradients, inside or outside of the region."""
+    function = interp.state.frame.function
+    return function is not None and not {"no_grad", "inference_mode"}.isdisjoint(function.decorator_names())
 
 
 def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None:

@@ -358,7 +358,8 @@ def _run_backward_of(
 def _mark_region_without_scaler(interp: Interpreter, engine: FrameworkEngine) -> None:
     """Mark the last float16 region, which is also entered where the engine does not scale the loss."""
     events = (node.event for node in reversed(interp.builder.nodes))
-    region = next((event for event in events if isinstance(event, e.AutocastEnter) and event.enabled), None)
+    regions = (event for event in events if isinstance(event, e.AutocastEnter) and event.enabled)
+    region = next((event for event in regions if not event.without_gradients), None)
     if region is None or region.dtype != "float16":
         return
     deciding = {key for key, _ in literals(engine.enabled)}
