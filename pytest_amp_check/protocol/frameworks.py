@@ -36,6 +36,7 @@ PREPARE = "prepare"  # returns the arguments, which then step through the engine
 GIVE_BACK = "give-back"
 AUTOCAST = "autocast"
 ACCUMULATE = "accumulate"  # a context that ends a window every few microbatches
+NO_SYNC = "no-sync"  # a context in which ranks do not average gradients, unless its argument ``enabled`` is false
 NO_EFFECT = "no-effect"  # a context or call without effect on the protocol
 STATE = "state"
 LOAD = "load"  # loads the state of the engine's scaler
@@ -53,7 +54,7 @@ NOTHING = "nothing"  # None wherever losses are scaled
 _MEANINGS = frozenset(
     (
         *(BACKWARD, UPDATE_PARAMS, UNSCALE, UNSCALE_ONE, STEP, ZERO_GRAD, PREPARE, GIVE_BACK, AUTOCAST, ACCUMULATE),
-        *(NO_EFFECT, STATE, LOAD, SAVE, SCALER, ACCUMULATION, PRECISION, ITSELF, WINDOW_END, NOTHING),
+        *(NO_SYNC, NO_EFFECT, STATE, LOAD, SAVE, SCALER, ACCUMULATION, PRECISION, ITSELF, WINDOW_END, NOTHING),
     )
 )
 
@@ -257,7 +258,8 @@ FRAMEWORKS = {
                 give_back="prepare_model prepare_data_loader prepare_scheduler unwrap_model",
                 autocast="autocast",
                 accumulate="accumulate",
-                no_effect="no_sync main_process_first local_main_process_first save_state load_state print",
+                no_sync="no_sync",
+                no_effect="main_process_first local_main_process_first save_state load_state print",
                 save="save",
             ),
             attributes=_parse_methods(
@@ -313,7 +315,8 @@ FRAMEWORKS = {
                 prepare="setup setup_optimizers",
                 give_back="setup_module setup_dataloaders",
                 autocast="autocast",
-                no_effect="no_backward_sync init_module init_tensor launch barrier print log log_dict save load",
+                no_sync="no_backward_sync",
+                no_effect="init_module init_tensor launch barrier print log log_dict save load",
             ),
             precision_parameter="precision",
             scaled_precisions=FLOAT16_MIXED,

@@ -615,6 +615,37 @@ for _decorators, _mark in (
             self.optimizer.step()
     """
 
+# no_sync of a framework: at the last micro-batch, or at the others.
+for _framework, _engine, _context in (
+    ("accelerate", "Accelerator()", "{engine}.no_sync(model) if {condition} else nullcontext()"),
+    ("lightning", "Fabric()", "{engine}.no_backward_sync(model, enabled={condition})"),
+    ("lightning", "Fabric()", "{engine}.no_backward_sync(model, {condition})"),
+):
+    for _condition, _mark in (
+        ("(i + 1) % k != 0", ""),
+        ("i % k != 0", "  # AMP305"),
+        ("True", "  # AMP305"),
+        ("False", ""),
+    ):
+        CASES[f"no_sync of {_framework}: {_context}, {_condition}"] = f"""
+        === train.py
+        from contextlib import nullcontext
+
+        import torch
+        from {_framework} import {_engine.removesuffix("()")}
+
+        def train(model, optimizer, loader, k):
+            engine = {_engine}
+            model, optimizer = engine.{"setup" if _framework == "lightning" else "prepare"}(model, optimizer)
+            for i, (x, y) in enumerate(loader):
+                with {_context.format(engine="engine", condition=_condition)}:
+                    loss = torch.nn.functional.mse_loss(model(x), y) / k
+                    engine.backward(loss){_mark}
+                if (i + 1) % k == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:

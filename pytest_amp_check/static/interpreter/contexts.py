@@ -176,7 +176,7 @@ class _UnionHandler(ContextHandler):
 
 class _NoSyncHandler(ContextHandler):
     def enter(self, interp: Interpreter, value: NoSyncContext, node: ast.AST) -> None:
-        interp.state.no_sync_conditions.append(True)
+        interp.state.no_sync_conditions.append(value.enabled)
 
     def close(self, interp: Interpreter, value: NoSyncContext) -> None:
         if interp.state.no_sync_conditions:

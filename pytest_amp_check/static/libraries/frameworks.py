@@ -22,7 +22,7 @@ from ..interpreter.joins import for_each_alternative, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.unanalyzed_code import call_unknown, escape
 from ..interpreter.values.containers import SequenceValue, UnionValue
-from ..interpreter.values.contexts import NullContext
+from ..interpreter.values.contexts import NoSyncContext, NullContext
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue, tensors_in
@@ -192,6 +192,9 @@ def call_engine_method(
         given = optimizer_keys_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
         _emit_unscale(interp, engine, given, node)
         return interp.fresh_unknown(node, "norm")
+    if does == frameworks.NO_SYNC:
+        enabled = keywords.get("enabled", args[1] if len(args) > 1 else None)
+        return NoSyncContext(True if enabled is None else truth_of(interp, enabled, "", node))
     if does == frameworks.PREPARE:
         return _call_prepare(interp, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
@@ -327,13 +330,14 @@ def _run_backward_of(
 
     own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
 
-    def emit_backward(scaler: int | None) -> None:
+    def emit_backward(scaler: int | None, *, no_sync: bool) -> None:
         interp.emit(
             e.Backward,
             node,
             scaler,
             feeds=find_updating_optimizers(interp, loss.module_keys),
             divided=loss.is_divided,
+            apart=no_sync,
             opaque=(loss.is_from_outside or loss.is_from_gradient) and scaler is None,
             scaled=scaler is not None,
             twice=scaler == engine.tracked_object.key and own_scaler is not None,
@@ -346,11 +350,20 @@ def _run_backward_of(
         _mark_region_without_scaler(interp, engine)
     # A program with a scaler of its own leaves the precision of the engine off, unless it asks for scaling.
     is_off = own_scaler is not None and engine.precision is interp.unknown_values.get(("precision", engine.framework))
+
+    def run_by_scaler(*, no_sync: bool) -> None:
+        run_branches(
+            interp,
+            False if is_off else engine.enabled,
+            lambda: emit_backward(engine.tracked_object.key, no_sync=no_sync),
+            lambda: emit_backward(own_scaler, no_sync=no_sync),
+        )
+
     run_branches(
         interp,
-        False if is_off else engine.enabled,
-        lambda: emit_backward(engine.tracked_object.key),
-        lambda: emit_backward(own_scaler),
+        disjunction(*interp.state.no_sync_conditions),
+        lambda: run_by_scaler(no_sync=True),
+        lambda: run_by_scaler(no_sync=False),
     )
     return NONE
 

@@ -39,12 +39,16 @@ class GradMode(Value):
 
 
 class NoSyncContext(Value):
-    """Context ``model.no_sync()`` of a module whose gradients are averaged over processes."""
+    """Context in which processes do not average gradients, such as ``model.no_sync()``, if ``enabled``."""
 
     kind = "no sync"
     is_relevant = True
 
-    __slots__ = ()
+    __slots__ = ("enabled",)
+
+    def __init__(self, enabled: Formula = True) -> None:
+        super().__init__()
+        self.enabled = enabled
 
 
 class Float8Context(Value):
