@@ -38,8 +38,8 @@ def program_of(*graphs: Graph, **facts: Any) -> Program:
 
 def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
     """Return the label, the line and the values of each violation of a rule."""
-    (judge,) = RULES[code].program_checks.values()
-    return [(label, event.site.line, dict(values)) for label, event, values, _ in judge(program)]
+    checks = RULES[code].program_checks.values()
+    return [(label, event.site.line, dict(values)) for check in checks for label, event, values, _ in check(program)]
 
 
 def load(line: int = 1, site: Site | None = None, **facts: Any) -> Event:
