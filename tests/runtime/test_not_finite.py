@@ -436,6 +436,66 @@ def test_masks_and_skips_are_no_alarms() -> None:
     run.assert_finite()
 
 
+def infinite_loss(how: str, output: Tensor) -> Tensor:
+    losses = output.square()
+    later = torch.tensor([[False], [True]])
+    if how == "multiplied":
+        return losses.mean() * float("inf")  # multiplied
+    if how == "negated":
+        return -losses.masked_fill(later, float("-inf")).mean()  # negated
+    if how == "summed":
+        filled = torch.where(later, losses, float("inf"))  # summed
+        return (filled.flatten() * 2.0).sum() / 4
+    large = losses.half() * 0.0 + 300.0
+    return (losses.half().masked_fill(later, float("-inf")) + large * large).max().float()  # beside a mask
+
+
+@pytest.mark.parametrize("scaler", [False, True], ids=["without a scaler", "with a scaler"])
+@pytest.mark.parametrize(
+    ("how", "start"),
+    [
+        ("multiplied", "`mul` in code outside of modules fills in or multiplies by an infinity, which makes the loss"),
+        ("negated", "`masked_fill` in code outside of modules fills in or multiplies by an infinity"),
+        ("summed", "`scalar_tensor` in code outside of modules fills in or multiplies by an infinity"),
+        ("beside a mask", "`mul` in code outside of modules produces the first non-finite value in step 0"),
+    ],
+)
+def test_an_infinity_that_reaches_the_loss_is_reported_where_it_is_filled_in(
+    how: str, start: str, scaler: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scales = torch.amp.GradScaler("cpu", enabled=scaler)
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.autograd.backward(scales.scale(infinite_loss(how, model(torch.randn(2, 8)))))
+            scales.step(optimizer)
+            scales.update()
+    finding = next(finding for finding in run.findings if finding.code == "AMP802")
+    assert finding.line == line_of(how)
+    assert finding.message.startswith(start)
+
+
+def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = (model(torch.randn(4, 8)) * 0.0).sqrt().float().mean()  # short run
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    finding = only(run)
+    assert finding.line == line_of("short run")
+    assert "The gradient of `SqrtBackward0` in code outside of modules" in finding.message
+
+
 def test_a_scale_that_sinks_names_the_cause() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)

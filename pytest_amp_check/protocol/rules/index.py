@@ -553,6 +553,7 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:domain",
             "not-finite:alignment",
             "not-finite:mask",
+            "not-finite:infinity",
             "not-finite:input",
             "not-finite:parameter",
             "not-finite:state",

@@ -30,8 +30,8 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, STATISTIC, BACKWARD, ALIGNMENT, UNKNOWN = (
-    "overflow domain mask input parameter state statistic gradient alignment unexplained".split()
+OVERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, STATISTIC, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow domain mask infinity input parameter state statistic gradient alignment unexplained".split()
 )
 #: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
 _ALIGNMENTS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
@@ -93,6 +93,10 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         names.update(first="gradient", reason=_explain_gradient(origin))
         return NonFiniteCause(
             BACKWARD, origin.site, names, _build_trace(origin, f"the gradient of `{names['op']}` went bad first")
+        )
+    if origin.is_mask:
+        return NonFiniteCause(
+            INFINITY, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` is infinite")
         )
     if origin.mask_origins:
         return _cause_of_masked(origin, names)
@@ -372,7 +376,7 @@ def _explain_op(origin: NonFiniteOrigin) -> tuple[str, str]:
     dtype = str(result.dtype).removeprefix("torch.")
     if result.has_inf or result.has_negative_inf or result.dtype is torch.float16:
         return OVERFLOW, f"its result is above {most:.6g}, the most that {dtype} holds"
-    return DOMAIN, "it has no value there"
+    return DOMAIN, "not defined there"
 
 
 def _explain_gradient(origin: NonFiniteOrigin) -> str:

@@ -35,6 +35,10 @@ RULE = Rule(
             "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{lasting}: leave at least one "
             "entry of each row unmasked, or fill with the smallest finite number of the dtype"
         ),
+        "not-finite:infinity": ViolationKind(
+            "`{op}` in {where} fills in or multiplies by an infinity, which makes the loss infinite in step "
+            "{step}{lasting}: leave those entries out of the loss, or use a finite number"
+        ),
         "not-finite:input": ViolationKind(
             "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
             "its preprocessing",

@@ -46,8 +46,9 @@ LARGE = 1 << 14
 #: Consecutive skips that no scaler needs after its first applied step, and before it; see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
-#: Exemptions: overflows that do not occur in float32, and overflows of operands that are already large.
-ONLY_LOW, OF_LARGE = "only low", "of large"
+#: Exemptions: overflows that do not occur in float32, overflows of operands that are already large, and losses that the
+#: program computes with an infinity, as tests of skipped steps do.
+ONLY_LOW, OF_LARGE, INTENDED = "only low", "of large", "intended"
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
 
@@ -462,9 +463,11 @@ class NonFiniteListener(Listener):
         if backward is None or backward.loss_value is None or not math.isfinite(backward.loss_value):
             return
         is_settled = growth_tracker > 0 and self._skip_trials < TRIALS
+        # A run may be too short for its scaler to find a scale, so the first skip is examined, too.
+        is_first = not (self._has_stepped or self._skip_trials)
         # After this skip the scale is below 1, and AMP801 reports the cause.
         sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * backward.scale < 1.0
-        if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
+        if is_settled or is_first or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
             self._skip_trials += 1
             self._report_nonfinite(SKIPPED, [optimizer], late_step=late_step)
 
@@ -544,7 +547,9 @@ class NonFiniteListener(Listener):
         if cause is None:
             return False
         # In low precision the first scales may be too large until the scaler has found its scale.
-        if_never_stepped = is_scaled and kind == LOSS and cause.exemption == ONLY_LOW and not self._has_stepped
+        if_never_stepped = (
+            is_scaled and kind == LOSS and cause.exemption in (ONLY_LOW, INTENDED) and not self._has_stepped
+        )
         is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
         follows = self._reported_count > 0
         # Only reported causes count against the limit of findings. Overflows that scalers handle have a limit of their
@@ -560,11 +565,7 @@ class NonFiniteListener(Listener):
         site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
         if site is None:
             site = next(
-                (
-                    self.sites.site_of_calls([call.code_position])
-                    for call in self._tape.calls.values()
-                    if call.code_position
-                ),
+                (self.sites.site_of_calls(call.positions) for call in self._tape.calls.values() if call.positions),
                 None,
             )
         if site is None:
@@ -588,7 +589,7 @@ class NonFiniteListener(Listener):
         value = self._last_backward.loss_value if self._last_backward is not None else None
         if cause.label == "unexplained":
             return value is not None and math.isnan(value)
-        return cause.exemption != OF_LARGE
+        return cause.exemption not in (OF_LARGE, INTENDED)
 
 
 #: Label of a learning rate that is too large.
