@@ -485,7 +485,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("ScalerStep", "ScalerNew"),
         (),
-        ("step@shards-plain", "step@shards-fused", "new:beside-shards", "step@ranks"),
+        ("step@shards-plain", "step@shards-fused", "new:beside-shards", "step@ranks", "update@ranks"),
     ),
     (
         ("AMP603", "fsdp1-local-clip", "distributed", "error", "both", True, ""),
