@@ -265,3 +265,22 @@ def test_an_op_of_the_framework_is_reported_where_the_program_calls_the_framewor
     ((line, code, message),) = found(tmp_path, monkeypatch, source)
     assert (line, code) == (12, "AMP802")
     assert message.startswith("`div` in code outside of modules produces the first non-finite value in step 0")
+
+
+def test_an_update_beside_the_frameworks_is_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LOSS.format(loss="output.square().mean()", steps="") + "    accelerator.scaler.update()\n"
+    ((line, code, message),) = found(tmp_path, monkeypatch, source)
+    assert (line, code) == (14, "AMP207")
+    assert message == (
+        "`accelerator.scaler.update` runs after accelerate has stepped and updated its scale, so torch raises: remove "
+        "it, because `optimizer.step()` updates the scale"
+    )
+
+
+def test_optimizers_are_named_as_in_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ACCELERATED.format(steps="    accelerator.backward(losses[0])\n    second.step()\n")
+    ((line, code, message),) = found(tmp_path, monkeypatch, source)
+    assert (line, code) == (13, "AMP810")
+    assert message.startswith(
+        "`loss` reaches the parameters of `first` but not of `second`, so `second.step` finds no gradient"
+    )

@@ -187,6 +187,7 @@ INDEX: tuple[Listing, ...] = (
             "update@new-scale",
             "update@aged",
             "update@left-out",
+            "update@nothing-framework",
             "update@nothing",
         ),
     ),

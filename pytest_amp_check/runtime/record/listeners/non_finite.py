@@ -46,6 +46,8 @@ LARGE = 1 << 14
 #: Consecutive skips that no scaler needs after its first applied step, and before it; see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
+#: Number of steps that tests of a single skipped step do not make.
+SEVERAL = 2
 #: Exemptions: overflows that do not occur in float32, overflows of operands that are already large, and losses that the
 #: program computes with an infinity, as tests of skipped steps do.
 ONLY_LOW, OF_LARGE, INTENDED = "only low", "of large", "intended"
@@ -125,13 +127,13 @@ class NonFiniteCause(NamedTuple):
 class PendingCause(NamedTuple):
     """A cause that is reported unless the scale is found to sink.
 
-    ``is_reported``: always report the cause. ``if_never_stepped``: report the cause only if the scaler never steps.
-    Without both flags the cause is never reported.
+    ``is_reported``: always report the cause. ``exemption``: report the cause only if the scaler never steps, or, for a
+    loss that is infinite on purpose, in several steps. Without both, the cause is never reported.
     """
 
     event: e.NotFinite
     is_reported: bool
-    if_never_stepped: bool
+    exemption: str
 
 
 #: Finds the cause of a non-finite value. None if there is no mistake.
@@ -477,8 +479,9 @@ class NonFiniteListener(Listener):
         return self._pending_causes[-1].event if self._pending_causes else None
 
     def _report_pending(self) -> None:
-        for event, is_reported, if_never_stepped in self._pending_causes:
-            if is_reported or (if_never_stepped and not self._has_stepped):
+        for event, is_reported, exemption in self._pending_causes:
+            may_be_meant = exemption == INTENDED and self.recording.steps.total < SEVERAL
+            if is_reported or (exemption and not self._has_stepped and not may_be_meant):
                 self.recording.run_checker.add_event(event)
         self._pending_causes.clear()
 
@@ -573,8 +576,9 @@ class NonFiniteListener(Listener):
         lasting = _describe_statistics(buffers) if is_scaled else ""
         event = e.NotFinite(site, how=cause.label, lasting=lasting, witness=cause.trace, names=dict(cause.names))
         if is_scaled:
-            is_repeated = if_never_stepped and any(pending.if_never_stepped for pending in self._pending_causes)
-            self._pending_causes.append(PendingCause(event, is_reported, if_never_stepped and not is_repeated))
+            is_repeated = any(pending.exemption for pending in self._pending_causes)
+            exemption = cause.exemption if if_never_stepped and not is_repeated else ""
+            self._pending_causes.append(PendingCause(event, is_reported, exemption))
         else:
             self.recording.run_checker.add_event(event)
         return is_reported
