@@ -75,6 +75,7 @@ INDEX: tuple[Listing, ...] = (
             "function:forward-alone",
             "function:backward-alone",
             "function:devices",
+            "function:recomputed",
             "function:foreign",
             "function:foreign-output",
         ),
