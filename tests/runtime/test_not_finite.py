@@ -375,6 +375,37 @@ def test_statistics_of_batch_norm_without_any_step() -> None:
     assert "above 65504" in finding.message
 
 
+class Averaging(nn.Module):
+    """A module that averages sums of its inputs, as a codebook does, and grows a mask."""
+
+    average: Tensor
+
+    def __init__(self, *, autocast: bool) -> None:
+        super().__init__()
+        self.layer, self.autocast = nn.Linear(8, 1), autocast
+        self.register_buffer("mask", torch.zeros(2, 2))
+        self.register_buffer("average", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.layer(x * 1e-4) + 0.0 * self.average.sum()
+        with torch.autocast("cpu", dtype=torch.float16, enabled=self.autocast):
+            total = torch.ones(1, x.shape[0]) @ x  # summed up
+        self.average.data.mul_(0.9).add_(total.flatten(), alpha=0.1)
+        self.mask = torch.full((4, 4), float("-inf")).triu(1)
+        return output
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_a_buffer_that_a_forward_pass_updates(autocast: bool) -> None:
+    """The loss is finite in the step that makes the buffer infinite, and NaN in all later steps."""
+    run = train(Averaging(autocast=autocast), scaler=True, batch=lambda step: torch.full((4, 8), 3e4))
+    findings = [finding for finding in run.findings if finding.code == "AMP802"]
+    assert [finding.line for finding in findings] == ([line_of("summed up")] if autocast else [])
+    for finding in findings:
+        assert finding.message.startswith("`average` of `Averaging` becomes NaN or infinite in step 0, and later steps")
+        assert "its result is above 65504, the most that float16 holds" in finding.message
+
+
 def test_what_is_played_again_changes_nothing() -> None:
     def outcome(*, recorded: bool) -> tuple[list[Tensor], Tensor, int, str]:
         torch.manual_seed(0)

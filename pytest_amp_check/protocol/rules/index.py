@@ -561,6 +561,7 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:state",
             "not-finite:rate",
             "not-finite:statistic",
+            "not-finite:buffer",
             "not-finite:gradient",
             "not-finite:hidden",
             "not-finite:derivative",

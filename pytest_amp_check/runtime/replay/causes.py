@@ -15,7 +15,9 @@ from ..record.listeners.non_finite import (
     GRADIENTS,
     PARAMETERS,
     RATE,
+    RUNNING,
     SKIPPED,
+    STATISTIC,
     STATISTICS,
     NonFiniteCause,
     NonFiniteRecord,
@@ -30,8 +32,8 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, STATISTIC, BACKWARD, ALIGNMENT, UNKNOWN = (
-    "overflow domain mask infinity input parameter state statistic gradient alignment unexplained".split()
+OVERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow domain mask infinity input parameter state buffer gradient alignment unexplained".split()
 )
 #: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
 _ALIGNMENTS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
@@ -185,6 +187,9 @@ def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict
         names["reason"] = f"`{origin.name}` has made it so from {_format_operands(origin)}, {reason}"
         if nonfinite.backward is not None and nonfinite.backward.is_scaled:
             names["reason"] += "; a step that the scaler skips keeps it"
+        if not buffer.startswith(RUNNING):
+            trace = _build_trace(origin, f"the update of `{buffer}` is not finite")
+            return NonFiniteCause(UPDATED, origin.site, names, trace)
     return NonFiniteCause(STATISTIC, origin.site, names, _build_trace(origin, "the statistic went bad first"))
 
 

@@ -128,7 +128,9 @@ def _find_origin(
     player = TapePlayer(nonfinite.calls, op_trace)
     for module, name in nonfinite.buffers:
         # The non-finite buffers would hide the op that made them non-finite.
-        module._buffers[name].fill_(1.0 if name.endswith("var") else 0.0)  # type: ignore[union-attr]
+        buffer = module._buffers[name]
+        assert buffer is not None
+        buffer[~buffer.isfinite()] = 1.0 if name.endswith("var") else 0.0
     with op_trace.observe(sys._getframe().f_code):
         player.run_forward()
         evidence.last_modules = op_trace.last_modules

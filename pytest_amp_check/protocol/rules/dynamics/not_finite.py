@@ -63,6 +63,10 @@ RULE = Rule(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
         ),
+        "not-finite:buffer": ViolationKind(
+            "`{name}` of {where} becomes NaN or infinite in step {step}, and later steps will use it ({reason}): "
+            "compute its update in float32, in a region with `enabled=False`"
+        ),
         "not-finite:gradient": ViolationKind(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
             "({values}), because {reason}: compute it in float32, or bound its operands"

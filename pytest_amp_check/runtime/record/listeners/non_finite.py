@@ -46,6 +46,10 @@ LARGE = 1 << 14
 #: Consecutive skips that no scaler needs after its first applied step, and before it; see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
+#: Largest number of elements of the program's own buffers that are checked, to bound the cost.
+SMALL = 1 << 14
+#: Prefix of the names of torch's running statistics.
+RUNNING = "running_"
 #: Number of steps that tests of a single skipped step do not make.
 SEVERAL = 2
 #: Exemptions: overflows that do not occur in float32, overflows of operands that are already large, and losses that the
@@ -380,7 +384,7 @@ class NonFiniteListener(Listener):
         return [
             (module, name)
             for module, name in buffers
-            if (id(module), name) not in self._reported_statistics and not _is_finite(getattr(module, name))
+            if (id(module), name) not in self._reported_statistics and _is_spoilt(module, name)
         ]
 
     # Steps.
@@ -554,6 +558,9 @@ class NonFiniteListener(Listener):
             is_scaled and kind == LOSS and cause.exemption in (ONLY_LOW, INTENDED) and not self._has_stepped
         )
         is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
+        if cause.label == STATISTIC and kind != STATISTICS and self._reported_statistics:
+            # The code that made a buffer non-finite is already reported.
+            return False
         follows = self._reported_count > 0
         # Only reported causes count against the limit of findings. Overflows that scalers handle have a limit of their
         # own.
@@ -596,8 +603,8 @@ class NonFiniteListener(Listener):
         return cause.exemption not in (OF_LARGE, INTENDED)
 
 
-#: Label of a learning rate that is too large.
-RATE = "rate"
+#: Labels of a learning rate that is too large, and of a buffer that is not finite.
+RATE, STATISTIC = "rate", "statistic"
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.
 LASTING = frozenset({"parameter", "state", RATE})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
@@ -616,11 +623,25 @@ def _optimizer_params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch
 
 
 def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
-    """Yield the running statistics of a module and its submodules."""
+    """Yield the running statistics of a module and its submodules, and small finite buffers of the program's modules.
+
+    A forward pass may update such a buffer, for example a codebook or an average.
+    """
     for each in module.modules():
         for name, buffer in each._buffers.items():
-            if name.startswith("running_") and buffer is not None and buffer.is_floating_point() and _is_on_cpu(buffer):
+            if buffer is None or not buffer.is_floating_point() or not _is_on_cpu(buffer):
+                continue
+            is_own = not type(each).__module__.startswith("torch.") and buffer.numel() <= SMALL
+            if name.startswith(RUNNING) or (is_own and _is_finite(buffer)):
                 yield weakref.ref(each), name
+
+
+def _is_spoilt(module: nn.Module, name: str) -> bool:
+    """Return True if a buffer is not finite, and no mask."""
+    buffer = module._buffers[name]
+    if buffer is None or _is_finite(buffer):
+        return False
+    return name.startswith(RUNNING) or bool(buffer.isnan().any() or buffer.isposinf().any())
 
 
 def _is_on_cpu(tensor: torch.Tensor) -> bool:
