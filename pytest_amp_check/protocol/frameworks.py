@@ -289,6 +289,7 @@ FRAMEWORKS = {
             "step@raw": "call `{scaler}.backward({loss})`",
             "plain-step@scaled": "step what `{scaler}.prepare()` gives, which steps through the scaler",
             "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
+            "update@nothing": "remove it, because `optimizer.step()` updates the scale",
             "unscale@window": "unscale and clip only where `{scaler}.sync_gradients` is true",
             "backward@unscaled": (
                 "unscale and clip only where `{scaler}.sync_gradients` is true, and let `optimizer.step()` follow, "
@@ -332,6 +333,7 @@ FRAMEWORKS = {
             "plain-step@scaled": "step what `{scaler}.setup()` gives, which steps through the scaler",
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
             "update@pending": "let each loss run backward just before its own optimizer steps",
+            "update@nothing": "remove it, because `optimizer.step()` updates the scale",
         },
     ),
     "lightning": Framework(
@@ -367,6 +369,7 @@ FRAMEWORKS = {
             "step@raw": "call `self.manual_backward({loss})`",
             "plain-step@scaled": "step what `self.optimizers()` gives, which steps through Lightning's scaler",
             "update@pending": "let each loss run backward just before its own optimizer steps",
+            "update@nothing": "remove it, because Lightning updates the scale in each step",
         },
     ),
     "timm": Framework(

@@ -22,6 +22,8 @@ class RankReport:
     ``findings`` are the rank's own findings. ``backward_counts`` holds the number of backward passes at each location,
     and the source text of the call. ``skipped_steps`` are the numbers (from 0) of the scaler steps that were skipped,
     out of ``step_count``. ``step_site`` and ``scaler_name`` are the location and the scaler of the step.
+    ``scaler_state`` holds the last scale, the scaler's count of steps since the scale changed, and the number of scaler
+    steps, or None if unknown. ``has_replicas`` is True if a module averaged gradients, possibly inside its ``join()``.
 
     ``in_process_group`` is True if the rank trained in a process group with several ranks. ``averages_grads`` is True
     if backward averaged gradients, which needs all ranks. ``failure`` describes the reason for an incomplete report.
@@ -34,9 +36,11 @@ class RankReport:
         "ended_by_exception",
         "failure",
         "findings",
+        "has_replicas",
         "in_process_group",
         "rank",
         "scaler_name",
+        "scaler_state",
         "skipped_steps",
         "step_count",
         "step_site",
@@ -52,6 +56,8 @@ class RankReport:
         skipped_steps: frozenset[int] = frozenset(),
         step_site: Site | None = None,
         scaler_name: str = "",
+        scaler_state: tuple[float, int, int] | None = None,
+        has_replicas: bool = False,
         in_process_group: bool = False,
         averages_grads: bool = False,
         failure: str = "",
@@ -64,6 +70,8 @@ class RankReport:
         self.skipped_steps = skipped_steps
         self.step_site = step_site
         self.scaler_name = scaler_name
+        self.scaler_state = scaler_state
+        self.has_replicas = has_replicas
         self.in_process_group = in_process_group
         self.averages_grads = averages_grads
         self.failure = failure
@@ -93,7 +101,11 @@ def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
         for finding in each.findings:
             found.setdefault(_finding_key(finding), []).append((each.rank, finding))
     merged = [_merge_same(same, size) for same in found.values()]
-    rank_differences = list(_find_uneven_backwards(reports, size)) or list(_find_uneven_skips(reports))
+    rank_differences = (
+        list(_find_uneven_backwards(reports, size))
+        or list(_find_uneven_skips(reports))
+        or list(_find_uneven_scales(reports))
+    )
     # A scaler that checks only the local shard is already reported; the disagreement of ranks is the consequence.
     known = {(finding.code, finding.filename, finding.line) for finding in merged}
     merged += [finding for finding in rank_differences if (finding.code, finding.filename, finding.line) not in known]
@@ -175,6 +187,29 @@ def _find_uneven_skips(reports: Sequence[RankReport]) -> Iterator[Finding]:
     site = sharing[0].step_site
     assert site is not None
     yield _make_rank_finding("step@ranks", site, values, tuple(sorted(first)))
+
+
+def _find_uneven_scales(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """Yield a finding if scalers of ranks that average gradients have different scales, or change them apart."""
+    sharing = [each for each in reports if each.has_replicas and each.step_site is not None and each.scaler_state]
+    sites = [each.step_site for each in sharing if each.step_site is not None]
+    # A rank that an exception ended has made fewer steps.
+    if len({(site.path, site.line) for site in sites}) != 1 or any(each.ended_by_exception for each in sharing):
+        return
+    counts: dict[str, list[int]] = {}
+    scales: dict[str, list[int]] = {}
+    for each in sharing:
+        assert each.scaler_state is not None
+        scale, tracker, steps = each.scaler_state
+        scales.setdefault(f"{scale:g}", []).append(each.rank)
+        counts.setdefault(f"{steps} steps, the last {tracker} at one scale,", []).append(each.rank)
+    states = counts if len(scales) == 1 else scales
+    if len(states) > 1:
+        words = [f"{state} on {_list_ranks(sorted(ranks))}" for state, ranks in states.items()]
+        found = "the scales " if states is scales else ""
+        values = {"scaler": sharing[0].scaler_name, "states": f"{found}{' and '.join(words)}"}
+        ranks = tuple(sorted(each.rank for each in sharing))
+        yield _make_rank_finding("update@ranks", sites[0], values, ranks)
 
 
 def _make_rank_finding(label: str, site: Site, values: Mapping[str, str], ranks: tuple[int, ...]) -> Finding:

@@ -67,6 +67,8 @@ class RunChecker(Checker):
         self.find_own_site = find_own_site
         #: Function that returns the framework whose code calls torch at a location, or "" for the program's own code.
         self.find_framework = find_framework
+        #: Key of a scaler -> framework whose code constructed the scaler.
+        self.frameworks: dict[int, str] = {}
         self.state = PathState(0, 0, (), (), 0, 0, -1)
         self.event_count = 0
         self.recent_events: deque[Event] = deque(maxlen=RECENT)
@@ -302,6 +304,8 @@ class RunChecker(Checker):
         site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause.only_reads))
         steps = tuple(TraceStep(x.site, describe_event(x)) for x in path)
         by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
+        if not by and event.subject is not None:
+            by = self.frameworks.get(event.subject, "")
         if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):
             return
         final_label, values = add_framework_advice(label, by)

@@ -42,11 +42,13 @@ INSIDE = ("", e.LOOSE, e.MICRO)
 OF_OTHERS = {
     "backward@ranks",
     "step@ranks",
+    "update@ranks",
     "backward@stale-again",
     "backward@unscaled-early",
     "update@left-out",
     "update@new-scale",
     "update@pending-framework",
+    "update@nothing-framework",
     "unscale@window-framework",
     "scale@outside-autocast",
     "scale@outside-autocast-unknown",

@@ -104,3 +104,64 @@ def test_a_file_beside_the_program_that_has_turned_a_region_off_decides(
     off = "mixed = False\nregion = torch.autocast('cpu', enabled=mixed)"
     assert codes(tmp_path, monkeypatch, beside=off) == []
     assert codes(tmp_path, monkeypatch, beside="region = torch.autocast('cpu', enabled=True)") == ["AMP110"]
+
+
+RECOMPUTED = """\
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.dtype = torch.get_autocast_dtype("cpu")
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad(), {context}:
+            output = ctx.module(x)
+        output.backward(gradient.to(output.dtype))
+        return None, x.grad, *(None for _ in ctx.module.parameters())
+
+
+model = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = {call}
+    output.float().square().mean().backward()
+    optimizer.step()
+"""
+BY_FUNCTION = "Recomputed.apply(model, torch.randn(4, 8).requires_grad_(), *model.parameters())"
+BY_TORCH = "checkpoint(model, torch.randn(4, 8), use_reentrant=False)"
+
+
+@pytest.mark.parametrize(
+    ("context", "call", "lines"),
+    [
+        ('torch.autocast("cpu")', BY_FUNCTION, [18]),
+        ('torch.autocast("cpu", dtype=ctx.dtype)', BY_FUNCTION, []),
+        ('torch.autocast("cpu", enabled=False)', BY_FUNCTION, []),
+        ('torch.autocast("cpu")', BY_TORCH, []),
+    ],
+    ids=["default dtype", "dtype of the forward", "disabled", "torch's checkpoint"],
+)
+def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, lines: list[int], tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RECOMPUTED.format(context=context, call=call), encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    assert run.failure is None
+    assert run.error is None
+    findings = [finding for finding in run.findings if finding.code == "AMP107"]
+    assert [finding.line for finding in findings] == lines
+    for finding in findings:
+        assert finding.message.startswith(
+            "`Recomputed` enters autocast of bfloat16 in the backward pass, but the forward pass ran in float16"
+        )

@@ -375,6 +375,37 @@ def test_statistics_of_batch_norm_without_any_step() -> None:
     assert "above 65504" in finding.message
 
 
+class Averaging(nn.Module):
+    """A module that averages sums of its inputs, as a codebook does, and grows a mask."""
+
+    average: Tensor
+
+    def __init__(self, *, autocast: bool) -> None:
+        super().__init__()
+        self.layer, self.autocast = nn.Linear(8, 1), autocast
+        self.register_buffer("mask", torch.zeros(2, 2))
+        self.register_buffer("average", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.layer(x * 1e-4) + 0.0 * self.average.sum()
+        with torch.autocast("cpu", dtype=torch.float16, enabled=self.autocast):
+            total = torch.ones(1, x.shape[0]) @ x  # summed up
+        self.average.data.mul_(0.9).add_(total.flatten(), alpha=0.1)
+        self.mask = torch.full((4, 4), float("-inf")).triu(1)
+        return output
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_a_buffer_that_a_forward_pass_updates(autocast: bool) -> None:
+    """The loss is finite in the step that makes the buffer infinite, and NaN in all later steps."""
+    run = train(Averaging(autocast=autocast), scaler=True, batch=lambda step: torch.full((4, 8), 3e4))
+    findings = [finding for finding in run.findings if finding.code == "AMP802"]
+    assert [finding.line for finding in findings] == ([line_of("summed up")] if autocast else [])
+    for finding in findings:
+        assert finding.message.startswith("`average` of `Averaging` becomes NaN or infinite in step 0, and later steps")
+        assert "its result is above 65504, the most that float16 holds" in finding.message
+
+
 def test_what_is_played_again_changes_nothing() -> None:
     def outcome(*, recorded: bool) -> tuple[list[Tensor], Tensor, int, str]:
         torch.manual_seed(0)
@@ -434,6 +465,66 @@ def test_masks_and_skips_are_no_alarms() -> None:
     assert run.skipped_total > 3
     assert run.findings == []
     run.assert_finite()
+
+
+def infinite_loss(how: str, output: Tensor) -> Tensor:
+    losses = output.square()
+    later = torch.tensor([[False], [True]])
+    if how == "multiplied":
+        return losses.mean() * float("inf")  # multiplied
+    if how == "negated":
+        return -losses.masked_fill(later, float("-inf")).mean()  # negated
+    if how == "summed":
+        filled = torch.where(later, losses, float("inf"))  # summed
+        return (filled.flatten() * 2.0).sum() / 4
+    large = losses.half() * 0.0 + 300.0
+    return (losses.half().masked_fill(later, float("-inf")) + large * large).max().float()  # beside a mask
+
+
+@pytest.mark.parametrize("scaler", [False, True], ids=["without a scaler", "with a scaler"])
+@pytest.mark.parametrize(
+    ("how", "start"),
+    [
+        ("multiplied", "`mul` in code outside of modules fills in or multiplies by an infinity, which makes the loss"),
+        ("negated", "`masked_fill` in code outside of modules fills in or multiplies by an infinity"),
+        ("summed", "`scalar_tensor` in code outside of modules fills in or multiplies by an infinity"),
+        ("beside a mask", "`mul` in code outside of modules produces the first non-finite value in step 0"),
+    ],
+)
+def test_an_infinity_that_reaches_the_loss_is_reported_where_it_is_filled_in(
+    how: str, start: str, scaler: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scales = torch.amp.GradScaler("cpu", enabled=scaler)
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.autograd.backward(scales.scale(infinite_loss(how, model(torch.randn(2, 8)))))
+            scales.step(optimizer)
+            scales.update()
+    finding = next(finding for finding in run.findings if finding.code == "AMP802")
+    assert finding.line == line_of(how)
+    assert finding.message.startswith(start)
+
+
+def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = (model(torch.randn(4, 8)) * 0.0).sqrt().float().mean()  # short run
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    finding = only(run)
+    assert finding.line == line_of("short run")
+    assert "The gradient of `SqrtBackward0` in code outside of modules" in finding.message
 
 
 def test_a_scale_that_sinks_names_the_cause() -> None:

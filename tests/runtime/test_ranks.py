@@ -110,6 +110,24 @@ def test_ranks_that_join_may_have_as_many_batches_as_they_like() -> None:
     assert distributed(programs.joined, 2).findings == []
 
 
+@pytest.mark.parametrize(
+    ("interval", "states"),
+    [
+        (8, "the scales 256 on rank 0 and 512 on rank 1, so ranks scale their losses differently"),
+        (300, "6 steps, the last 6 at one scale, on rank 0 and 8 steps, the last 8 at one scale, on rank 1, so ranks"),
+    ],
+)
+def test_scalers_of_ranks_that_join_come_apart(interval: int, states: str) -> None:
+    run = distributed(programs.joined_with_scaler, 2, args=(interval,))
+    findings = [finding for finding in run.findings if finding.code != "AMP216"]
+    assert found(findings) == [("AMP602", place("scaling.step(optimizer)"), (0, 1))]
+    assert findings[0].message.startswith(f"`scaling` ended with {states}")
+
+
+def test_scalers_of_ranks_that_join_may_get_the_state_of_one() -> None:
+    assert distributed(programs.joined_with_scaler, 2, args=(300, True)).findings == []
+
+
 def test_what_kept_a_rank_from_its_end_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RankFailed) as failed:
         distributed(programs.dies, 2)

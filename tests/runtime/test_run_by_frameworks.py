@@ -31,8 +31,9 @@ class Optimizer:
         self.scaler.update()
 
 class Accelerator:
-    def __init__(self):
+    def __init__(self, gradient_accumulation_steps=1):
         self.scaler, self.sync_gradients = torch.amp.GradScaler("cpu", init_scale=2.0**10), True
+        self.gradient_accumulation_steps = gradient_accumulation_steps
 
     def prepare(self, *given):
         return tuple(Optimizer(each, self.scaler) for each in given)
@@ -41,6 +42,7 @@ class Accelerator:
         return torch.autocast("cpu", dtype=torch.float16)
 
     def backward(self, loss):
+        loss = loss / self.gradient_accumulation_steps
         self.scaler.scale(loss).backward()
 
     def clip_grad_norm_(self, optimizer, parameters, limit):
@@ -73,7 +75,12 @@ class Trainer:
         module.optimizers = lambda: optimizer
         for _ in range(3):
             with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
-                module.training_step(torch.randn(8, 4))
+                loss = module.training_step(torch.randn(8, 4))
+            if loss is not None:
+                optimizer.zero_grad()
+                loss = loss / 1
+                module.scaler.scale(loss).backward()
+                optimizer.step()
 """
 
 ACCELERATED = """\
@@ -108,6 +115,39 @@ IN_TURN = """\
     first.step()
     accelerator.backward(losses[1])
     second.step()
+"""
+LOSS = """\
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator({steps})
+model = torch.nn.Linear(4, 1)
+(optimizer,) = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    optimizer.zero_grad()
+    with accelerator.autocast():
+        output = model(torch.randn(8, 4)).float()
+        loss = {loss}
+    accelerator.backward(loss)
+    optimizer.step()
+"""
+AUTOMATIC = """\
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def training_step(self, batch):
+        output = self.layer(batch).float()
+        return {loss}
+
+Trainer().fit(Model())
 """
 MANUAL = """\
 import torch
@@ -197,3 +237,50 @@ def test_the_backward_is_to_be_the_frameworks(tmp_path: Path, monkeypatch: pytes
 def test_a_region_of_ones_own_is_not_lightnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = "        with torch.autocast('cpu', dtype=torch.float16):\n            self.manual_backward(loss)"
     assert [place[:2] for place in found(tmp_path, monkeypatch, MANUAL.format(backward=region))] == [(17, "AMP103")]
+
+
+LOSSES = {
+    "infinity": ('output.square().mean() * float("inf")', "`mul` in code outside of modules fills in"),
+    "overflow": ("(output.half() * 6e4).mean() * 1e4", "`mul` in code outside of modules produces the first"),
+    "domain": ("(output * 0.0).log().mean()", "`log` in code outside of modules produces the first"),
+    "gradient": ("(output * 0.0).square().sum().sqrt()", "The gradient of `SqrtBackward0` in code outside of modules"),
+}
+
+
+@pytest.mark.parametrize(("source", "line"), [(LOSS, 11), (AUTOMATIC, 14)], ids=["accelerate", "lightning"])
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_loss_that_is_not_finite_is_reported_where_the_program_computes_it(
+    source: str, line: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, start = LOSSES[how]
+    ((found_line, code, message),) = found(tmp_path, monkeypatch, source.format(loss=loss, steps=""))
+    assert (found_line, code) == (line, "AMP802")
+    assert message.startswith(start)
+
+
+def test_an_op_of_the_framework_is_reported_where_the_program_calls_the_framework(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = LOSS.format(loss="output.square().mean()", steps="0")
+    ((line, code, message),) = found(tmp_path, monkeypatch, source)
+    assert (line, code) == (12, "AMP802")
+    assert message.startswith("`div` in code outside of modules produces the first non-finite value in step 0")
+
+
+def test_an_update_beside_the_frameworks_is_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LOSS.format(loss="output.square().mean()", steps="") + "    accelerator.scaler.update()\n"
+    ((line, code, message),) = found(tmp_path, monkeypatch, source)
+    assert (line, code) == (14, "AMP207")
+    assert message == (
+        "`accelerator.scaler.update` runs after accelerate has stepped and updated its scale, so torch raises: remove "
+        "it, because `optimizer.step()` updates the scale"
+    )
+
+
+def test_optimizers_are_named_as_in_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ACCELERATED.format(steps="    accelerator.backward(losses[0])\n    second.step()\n")
+    ((line, code, message),) = found(tmp_path, monkeypatch, source)
+    assert (line, code) == (13, "AMP810")
+    assert message.startswith(
+        "`loss` reaches the parameters of `first` but not of `second`, so `second.step` finds no gradient"
+    )

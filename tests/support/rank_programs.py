@@ -121,6 +121,27 @@ def joined(rank: int) -> None:
             model(x).square().mean().backward()
 
 
+def joined_with_scaler(rank: int, interval: int, synchronized: bool = False) -> float:
+    """Train ranks with different numbers of batches under join(), each with a scaler that counts its own steps."""
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaling = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=interval)
+    for _ in range(2):
+        with model.join():
+            for x in batches(3 + rank):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = model(x).float().square().mean()
+                scaling.scale(loss).backward()
+                scaling.step(optimizer)
+                scaling.update()
+        if synchronized:
+            states = [scaling.state_dict()]
+            dist.broadcast_object_list(states, src=0)
+            scaling.load_state_dict(states[0])
+    return scaling.get_scale()
+
+
 def fails(rank: int) -> None:
     """End one rank in the middle of training, while the other rank waits in the next backward pass."""
     train(DistributedDataParallel(net()), fails=2 if rank == 1 else -1)

@@ -137,15 +137,22 @@ def _explain_other_optimizers(
         because = f", as `{SourceText(cut.node)}` (line {site.line}) leaves the graph"
         trace = (TraceStep(site, "what the loss is computed from leaves the graph"), *trace)
     names["because"] = because
-    others = [
-        str(other.name or "another optimizer")
-        for other in recorder.recording.registry.optimizers.values()
-        if other is not tracked and any(p.grad is not None for p in other.params)
-    ]
+    others = list(_names_of_reached(recorder, tracked))
     if not others:
         return Explanation("raised:unreached", backward_event.site, names, trace)
     names["others"] = " and ".join(f"`{name}`" if " " not in name else name for name in others[:LISTED])
     return Explanation("raised:others", raised.site, names, trace)
+
+
+def _names_of_reached(recorder: Recorder, tracked: TrackedOptimizer) -> Iterator[str]:
+    """Yield the names of other optimizers whose parameters have gradients. A wrapper and its optimizer count once."""
+    seen: set[frozenset[int]] = set()
+    for other in recorder.recording.registry.optimizers.values():
+        ids = frozenset(map(id, other.params))
+        if other is not tracked and ids not in seen and any(p.grad is not None for p in other.params):
+            seen.add(ids)
+            name = str(other.name or "")
+            yield "another optimizer" if name in ("", str(tracked.name or "")) else name
 
 
 def _find_graph_cuts(raised: RaisedError, backward_event: Event) -> Iterator[Origin]:

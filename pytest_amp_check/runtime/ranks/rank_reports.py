@@ -10,6 +10,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from ...protocol import events as e
 from ...protocol.ranks import RankReport
 from ...protocol.sites import Site
 from ..record.sharding import are_shards
@@ -38,6 +39,11 @@ def make_rank_report(run: Run, rank: int, failure: str = "", *, stopped: bool = 
         backwards[key] = (own_site, str(SiteText(site)) or "backward", earlier_count + count)
     scaled = [step for step in run.steps if step.scaler is not None]
     first = scaled[0] if scaled else None
+    scale, tracker = (scaled[-1].scale_after, scaled[-1].growth_tracker) if scaled else (None, None)
+    is_set = any(
+        isinstance(event, e.ScalerLoad) or (isinstance(event, e.Update) and event.new_scale)
+        for event in recorder.recording.run_checker.distinct_events.values()
+    )
     return RankReport(
         rank,
         run.findings,
@@ -46,7 +52,10 @@ def make_rank_report(run: Run, rank: int, failure: str = "", *, stopped: bool = 
         skipped_steps=frozenset(step.index for step in scaled if step.skipped),
         step_site=None if first is None else innermost_user_site(first._site),
         scaler_name="" if first is None else first.scaler or "",
+        # A program that sets the scale itself may do it equally on all ranks.
+        scaler_state=None if is_set or scale is None or tracker is None else (scale, tracker, len(scaled)),
         in_process_group=_is_grouped(run),
+        has_replicas=recorder.replicas.has_replicas,
         averages_grads=recorder.replicas.averages_gradients or _has_shards(run),
         # An exception inside a backward pass does not count, because there the rank waited for the others.
         ended_by_exception=stopped or (run._stop_position is not None and run._stop_position not in backwards),

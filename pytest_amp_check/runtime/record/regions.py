@@ -113,6 +113,8 @@ class Regions:
         self.left_region: LeftRegion | None = None
         #: The dtypes of the enabled regions entered since the last backward pass.
         self.entered_dtypes: set[str] = set()
+        #: The dtypes of the enabled regions of the forward pass that runs backward now.
+        self.forward_dtypes: set[str] = set()
         #: The devices of these regions, with the location of the first.
         self.entered_devices: dict[str, Site] = {}
         #: Cache: (id of a location, entered dtypes) to the dtypes of the regions in which the graph was created.
@@ -129,8 +131,8 @@ class Regions:
         self.spans.enter(enabled=enabled)
 
     def forget_entered(self) -> None:
-        """Forget the regions entered so far, after a backward pass."""
-        self.entered_dtypes = set()
+        """Forget the regions entered so far, when a backward pass begins."""
+        self.forward_dtypes, self.entered_dtypes = self.entered_dtypes, set()
         self.entered_devices = {}
 
     def site_of_other_device(self, device: str) -> Site | None:

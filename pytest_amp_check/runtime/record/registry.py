@@ -188,6 +188,7 @@ class Registry:
                 self._forget_optimizer(self.optimizers.pop(identity))
             else:
                 del self.scalers[identity]
+                self._run_checker.frameworks.pop(tracked_object.key, None)
             self._spare_objects[tracked_object.role].append(tracked_object)
 
     def _forget_optimizer(self, tracked: TrackedOptimizer) -> None:

@@ -47,6 +47,8 @@ class _InnerPathCache(dict[str, bool]):
 
 
 _inner_paths = _InnerPathCache()
+#: A position in code: the code object and an instruction offset.
+Position = tuple[CodeType, int]
 
 
 def is_inner(path: str) -> bool:
@@ -111,11 +113,26 @@ def _framework_of(path: str) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(path: str) -> bool:
     """Return True if a source file belongs to a loaded framework or an installed distribution."""
     if _framework_of(path):
         return True
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+
+
+def own_positions(frame: FrameType) -> tuple[Position, ...]:
+    """Return the position in a frame and, for a frame of a library, the position of the program's call of the library.
+
+    Positions are innermost first.
+    """
+    position = frame.f_code, frame.f_lasti
+    if not is_library(frame.f_code.co_filename):
+        return (position,)
+    caller = frame.f_back
+    while caller is not None and (is_inner(caller.f_code.co_filename) or is_library(caller.f_code.co_filename)):
+        caller = caller.f_back
+    return (position,) if caller is None else (position, (caller.f_code, caller.f_lasti))
 
 
 def calling_frame() -> FrameType:

@@ -15,11 +15,14 @@ import torch
 from ...protocol.checks import ASKING, find_finite_call, raises_on_nonfinite
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, access_text
+from .sites import innermost_user_site
 
 #: Largest number of assignments through which a variable is followed.
 FOLLOWED = 4
 
 
+#: Methods of optimizers, and of a framework's wrappers of optimizers.
+_OF_OPTIMIZERS = frozenset({"step", "zero_grad"})
 #: A value of a loss scale: a name or attribute, but neither the method that scales a loss nor the initial scale.
 _SCALE_VALUE = re.compile(r"(?<!init)_scale\b|\bscale\b(?!\s*\()")
 
@@ -28,6 +31,7 @@ class SiteText:
     """The source text of the call at a location, or of a part of the call. The source is only read on demand.
 
     ``role`` is ``call`` (the called function), ``receiver`` (the object of the method, or the target of ``+=``),
+    ``optimizer`` (the object whose ``step`` or ``zero_grad`` is called),
     ``argument`` (the first argument, or the argument named ``keyword``), ``inner argument`` or ``inner receiver`` (the
     same parts of the call whose result runs backward).
     """
@@ -56,6 +60,15 @@ class SiteText:
         return str(_text_of_role(call, self.role, self.keyword) or "")
 
 
+def text_of_optimizer(site: Site, role: str, keyword: str = "") -> SiteText:
+    """Return the text of the optimizer at the location where it is used.
+
+    The names in a library's code are unknown to the user, who may have called the same method of the library.
+    """
+    own_site = innermost_user_site(site)
+    return SiteText(site, role, keyword) if own_site is site else SiteText(own_site, "optimizer")
+
+
 def _backward_root(call: ast.Call) -> ast.expr | None:
     """Return the root expression of a backward call.
 
@@ -71,7 +84,9 @@ def _backward_root(call: ast.Call) -> ast.expr | None:
 def _text_of_role(call: ast.Call, role: str, keyword: str) -> SourceText | None:
     if role == "call":
         return SourceText(call.func)
-    if role == "receiver":
+    if role == "optimizer" and not (isinstance(call.func, ast.Attribute) and call.func.attr in _OF_OPTIMIZERS):
+        return None
+    if role in ("receiver", "optimizer"):
         return SourceText(call.func.value) if isinstance(call.func, ast.Attribute) else None
     if call.args:
         return SourceText(call.args[0])

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from .sites import is_inner
+from .sites import Position, is_inner, own_positions
 
 #: Number of kept calls at which calls without live results are first dropped.
 MANY = 64
@@ -61,7 +61,8 @@ class Precision(NamedTuple):
 class TapedCall:
     """A call of a module or of a torch function.
 
-    ``code_position`` is the user's innermost position in the call stack, as a code object and an offset.
+    ``positions`` are the innermost position in the call stack outside of torch and, if that is in a library, the
+    position of the program's call of the library.
     ``attribute_values`` are the plain attributes of user modules before the call, because the modules may count with
     them.
     """
@@ -71,9 +72,9 @@ class TapedCall:
         "_is_weak",
         "args",
         "attribute_values",
-        "code_position",
         "kwargs",
         "pass_number",
+        "positions",
         "precision",
         "random",
         "result_ids",
@@ -81,12 +82,12 @@ class TapedCall:
         "used_calls",
     )
 
-    def __init__(self, function: Any, code_position: tuple[CodeType, int] | None, precision: Precision) -> None:
+    def __init__(self, function: Any, positions: tuple[Position, ...], precision: Precision) -> None:
         # A module may be freed before its outputs. A module without weights, such as a temporary loss module, is kept
         # alive like an argument.
         self._is_weak = isinstance(function, nn.Module) and _has_weights(function)
         self._function = weakref.ref(function) if self._is_weak else function
-        self.code_position = code_position
+        self.positions = positions
         self.precision = precision
         #: Number of backward passes before the call.
         self.pass_number = 0
@@ -131,7 +132,7 @@ class Tape:
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> TapedCall:
         """Create the record of a call that is about to run."""
-        call = TapedCall(function, None if frame is None else (frame.f_code, frame.f_lasti), Precision.current())
+        call = TapedCall(function, () if frame is None else own_positions(frame), Precision.current())
         call.pass_number = self.pass_count
         call.args = self._encode(args, call.used_calls, DEEP)
         if kwargs:

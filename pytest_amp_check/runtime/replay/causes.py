@@ -15,7 +15,9 @@ from ..record.listeners.non_finite import (
     GRADIENTS,
     PARAMETERS,
     RATE,
+    RUNNING,
     SKIPPED,
+    STATISTIC,
     STATISTICS,
     NonFiniteCause,
     NonFiniteRecord,
@@ -30,8 +32,8 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, STATISTIC, BACKWARD, ALIGNMENT, UNKNOWN = (
-    "overflow domain mask input parameter state statistic gradient alignment unexplained".split()
+OVERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow domain mask infinity input parameter state buffer gradient alignment unexplained".split()
 )
 #: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
 _ALIGNMENTS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
@@ -93,6 +95,10 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         names.update(first="gradient", reason=_explain_gradient(origin))
         return NonFiniteCause(
             BACKWARD, origin.site, names, _build_trace(origin, f"the gradient of `{names['op']}` went bad first")
+        )
+    if origin.is_mask:
+        return NonFiniteCause(
+            INFINITY, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` is infinite")
         )
     if origin.mask_origins:
         return _cause_of_masked(origin, names)
@@ -181,6 +187,9 @@ def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict
         names["reason"] = f"`{origin.name}` has made it so from {_format_operands(origin)}, {reason}"
         if nonfinite.backward is not None and nonfinite.backward.is_scaled:
             names["reason"] += "; a step that the scaler skips keeps it"
+        if not buffer.startswith(RUNNING):
+            trace = _build_trace(origin, f"the update of `{buffer}` is not finite")
+            return NonFiniteCause(UPDATED, origin.site, names, trace)
     return NonFiniteCause(STATISTIC, origin.site, names, _build_trace(origin, "the statistic went bad first"))
 
 
@@ -372,7 +381,7 @@ def _explain_op(origin: NonFiniteOrigin) -> tuple[str, str]:
     dtype = str(result.dtype).removeprefix("torch.")
     if result.has_inf or result.has_negative_inf or result.dtype is torch.float16:
         return OVERFLOW, f"its result is above {most:.6g}, the most that {dtype} holds"
-    return DOMAIN, "it has no value there"
+    return DOMAIN, "not defined there"
 
 
 def _explain_gradient(origin: NonFiniteOrigin) -> str:

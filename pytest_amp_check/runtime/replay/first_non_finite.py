@@ -11,6 +11,7 @@ from torch import nn
 
 from ..record.active import hide_recorders
 from ..record.listeners.non_finite import (
+    INTENDED,
     LOSS,
     OF_LARGE,
     ONLY_LOW,
@@ -21,12 +22,23 @@ from ..record.listeners.non_finite import (
     NonFiniteRecord,
     TapedBackward,
 )
-from .causes import OVERFLOW, Evidence, cause_of, cause_of_derivative, is_low, is_scale_product, unexplained_cause
+from .causes import (
+    INFINITY,
+    OVERFLOW,
+    Evidence,
+    cause_of,
+    cause_of_derivative,
+    is_low,
+    is_scale_product,
+    unexplained_cause,
+)
 from .magnitudes import is_finite
 from .op_trace import BUFFER, DERIVATIVE, PARAMETER, NonFiniteOrigin, OpTrace, storage_of
 from .snapshot import Snapshot
 from .tape_player import InFloat32, TapePlayer, suppress_output
 
+#: Ops that do not fill in an infinity as a mask, but compute with it.
+_ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 #: Largest float16 number. An op with larger operands is not the first op out of range.
 _MOST = torch.finfo(torch.float16).max
 
@@ -61,9 +73,7 @@ def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
                 if is_scale_product(origin, nonfinite.backward.scale):
                     return None
                 snapshot.restore()
-                return cause._replace(
-                    exemption=_find_exemption(nonfinite, nonfinite.backward, origin) if cause.label == OVERFLOW else ""
-                )
+                return cause._replace(exemption=_find_exemption(nonfinite, nonfinite.backward, origin, cause.label))
     except Exception as error:  # noqa: BLE001 - what was called cannot be called so; the finding says what is known
         evidence.failure = f"{type(error).__name__}: {error}"
     finally:
@@ -77,11 +87,16 @@ def _restore_weights(nonfinite: NonFiniteRecord) -> None:
             parameter.data.copy_(saved)
 
 
-def _find_exemption(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin) -> str:
-    """Return the reason why a scaler may skip an overflow, or "".
+def _find_exemption(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin, label: str) -> str:
+    """Return the reason why a scaler may skip a loss, or "".
 
-    Reasons: the overflow does not occur in float32, or the operands are already too large for float16.
+    Reasons: an overflow does not occur in float32, its operands are already too large for float16, or the program
+    computes with an infinity.
     """
+    if label == INFINITY and origin.name.removesuffix("_") in _ARITHMETIC:
+        return INTENDED
+    if label != OVERFLOW:
+        return ""
     if _is_finite_in_float32(nonfinite, backward, origin):
         return ONLY_LOW
     return OF_LARGE if any((size.largest or 0.0) > _MOST for _, size in origin.operands) else ""
@@ -113,7 +128,9 @@ def _find_origin(
     player = TapePlayer(nonfinite.calls, op_trace)
     for module, name in nonfinite.buffers:
         # The non-finite buffers would hide the op that made them non-finite.
-        module._buffers[name].fill_(1.0 if name.endswith("var") else 0.0)  # type: ignore[union-attr]
+        buffer = module._buffers[name]
+        assert buffer is not None
+        buffer[~buffer.isfinite()] = 1.0 if name.endswith("var") else 0.0
     with op_trace.observe(sys._getframe().f_code):
         player.run_forward()
         evidence.last_modules = op_trace.last_modules

@@ -6,10 +6,11 @@ It finds for each non-finite value the first op that produced it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...protocol.sites import Site
 from ..record.regions import LOW, number
-from ..record.sites import is_inner
+from ..record.sites import Position, is_inner, is_library
 from .magnitudes import Magnitudes, floats_in, is_finite, measure_magnitudes
 
 #: Number of modules before an op that the trace keeps.
@@ -33,11 +34,8 @@ NEAR = 4
 #: Key in a node's metadata for the lines that created the node; set by autograd in anomaly mode.
 _TRACEBACK = "traceback_"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARY = f"{os.sep}site-packages{os.sep}"
 
 PARAMETER, BUFFER, STATE, INPUT, OP, DERIVATIVE = "parameter", "buffer", "state", "input", "op", "derivative"
-
-Place = tuple[CodeType, int]
 
 
 class ModuleEntry(NamedTuple):
@@ -103,7 +101,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, tensors: dict[int, tuple[str, str]], modules: dict[int, str], locate: Callable[[list[Place]], Site]
+        self, tensors: dict[int, tuple[str, str]], modules: dict[int, str], locate: Callable[[Sequence[Position]], Site]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tensor_names = tensors
@@ -116,13 +114,12 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._op_count = 0
         self._open_modules: list[ModuleEntry] = []
         self._recent_modules: deque[ModuleEntry] = deque(maxlen=BEFORE)
-        #: (first node number, end node number, module) of each module call; and the code position of each call of the
-        #: tape.
+        #: (first node number, end node number, module) of each module call; and the positions of each call of the tape.
         self._node_spans: list[tuple[int, int, ModuleEntry]] = []
         self._open_starts: list[int] = []
-        self._call_positions: list[tuple[int, Place]] = []
+        self._call_positions: list[tuple[int, tuple[Position, ...]]] = []
         self._outermost_code: CodeType | None = None
-        self.call_position: Place | None = None
+        self.call_positions: tuple[Position, ...] = ()
         self.in_backward = False
         #: ``id`` of buffers that an op made non-finite, to the origin.
         self.nonfinite_buffers: dict[int, NonFiniteOrigin] = {}
@@ -164,11 +161,11 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._node_spans.append((self._open_starts.pop(), number(), entry))
         self._recent_modules.append(entry)
 
-    def begin_call(self, position: Place | None) -> None:
+    def begin_call(self, positions: tuple[Position, ...]) -> None:
         """Begin a call of the tape."""
-        self.call_position = position
-        if position is not None:
-            self._call_positions.append((number(), position))
+        self.call_positions = positions
+        if positions:
+            self._call_positions.append((number(), positions))
 
     @property
     def last_modules(self) -> list[ModuleEntry]:
@@ -186,11 +183,14 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._op_count += 1
         name = func._schema.name.partition("::")[2]
+        results = list(floats_in(result))
         if name in _UNWRITTEN or not inputs:
             # A tensor without tensor inputs is an input, and its first reader determines its origin.
-            self._forget_origins(floats_in(result))
+            self._forget_origins(results)
+            if name not in _UNWRITTEN and _has_infinity(args, kwargs):
+                origin = self._find_origin(name, args, kwargs, [], results, None)
+                self._origins.update((storage_of(tensor), origin) for tensor in results)
             return result
-        results = list(floats_in(result))
         ineffective, ops = self._ineffective_of(name, args, kwargs, inputs)
         bad = [tensor for tensor in results if not is_finite(tensor)]
         changed = [
@@ -198,7 +198,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         if bad or changed:
             nonfinite_inputs = [tensor for tensor, was_finite in zip(inputs, finite, strict=True) if not was_finite]
-            origin = self._find_origin(name, func, args, kwargs, nonfinite_inputs, bad or changed, operands)
+            origin = self._find_origin(name, args, kwargs, nonfinite_inputs, bad or changed, operands)
             origin.ineffective_constant = origin.ineffective_constant or ineffective
             for tensor in bad:
                 self._origins[storage_of(tensor)] = origin
@@ -245,7 +245,6 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _find_origin(
         self,
         name: str,
-        func: Any,
         args: Any,
         kwargs: Any,
         nonfinite_inputs: list[torch.Tensor],
@@ -258,14 +257,13 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if real:
             return min(real, key=lambda origin: origin.op_index)
         result = measure_magnitudes(bad[0])
-        if origins and result.is_only_negative_inf:
+        if origins and not result.has_nan and _is_passed_on(nonfinite_inputs, bad[0]):
             return origins[0]
-        is_meant = any(isinstance(arg, float) and abs(arg) == float("inf") for arg in (*args, *kwargs.values()))
         origin = NonFiniteOrigin(OP, name, self._op_count)
-        origin.is_mask = is_meant and not result.has_nan and not origins
+        origin.is_mask = _has_infinity(args, kwargs) and not result.has_nan and not origins
         origin.mask_origins = origins
         origin.result = result
-        if not origin.is_mask:
+        if not (origin.is_mask and self.in_backward):
             self._fill_origin(origin, operands or self._measure_operands(args, kwargs))
         return origin
 
@@ -318,14 +316,13 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # Source locations.
 
     def _current_site(self) -> Site | None:
-        positions: list[Place] = []
+        positions: list[Position] = []
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code is not self._outermost_code:
             if not is_inner(frame.f_code.co_filename):
                 positions.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
-        if self.call_position is not None:
-            positions.append(self.call_position)
+        positions += self.call_positions
         return self._locate(positions) if positions else None
 
     def _site_of_node(self, node: Any) -> Site | None:
@@ -337,15 +334,34 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # Lines further out belong to the program that waits for this replay.
                 return None
             digits = rest.partition(",")[0].partition("\n")[0]
-            if digits.isdigit() and not is_inner(path) and _LIBRARY not in path:
+            if digits.isdigit() and not (is_inner(path) or is_library(path)):
                 return Site(path, int(digits))
         return None
 
     def _site_at_number(self, sequence_number: int) -> Site | None:
-        position = next(
-            (position for start, position in reversed(self._call_positions) if start <= sequence_number), None
+        positions = next(
+            (positions for start, positions in reversed(self._call_positions) if start <= sequence_number), ()
         )
-        return self._locate([position]) if position is not None else None
+        return self._locate(positions) if positions else None
+
+
+def _has_infinity(args: Any, kwargs: Any) -> bool:
+    """Return True if an argument of an op is an infinity."""
+    return any(isinstance(arg, float) and math.isinf(arg) for arg in (*args, *kwargs.values()))
+
+
+def _is_passed_on(operands: Sequence[torch.Tensor], result: torch.Tensor) -> bool:
+    """Return True if the infinities of a result are those of its operands, and not those of an overflow."""
+    infinite = result.detach().isinf()
+    for operand in operands:
+        try:
+            if not (infinite & ~operand.detach().isinf()).any():
+                return True
+        except RuntimeError:
+            # The shapes differ, as those of a sum and its operand.
+            continue
+    signs = [(bool(tensor.isposinf().any()), bool(tensor.isneginf().any())) for tensor in (*operands, result)]
+    return all(any(sign[i] for sign in signs[:-1]) for i in range(2) if signs[-1][i])
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -34,7 +34,7 @@ class TapePlayer:
         """Run all calls, oldest first."""
         for serial, call in self._calls.items():
             if self._op_trace is not None:
-                self._op_trace.begin_call(call.code_position)
+                self._op_trace.begin_call(call.positions)
             for reference, values in call.attribute_values:
                 submodule = reference()
                 if submodule is not None:

@@ -52,6 +52,12 @@ RULE = Rule(
             "`custom_fwd` and `custom_bwd` of `{function}` name different devices, so its backward runs without that "
             "autocast: give both the same device type"
         ),
+        # Reported by the recorder only.
+        "function:recomputed": ViolationKind(
+            "`{function}` enters autocast of {dtype} in the backward pass, but the forward pass ran in {forward}, so "
+            "it recomputes other values: decorate `forward` with `torch.amp.custom_fwd` and `backward` with "
+            "`torch.amp.custom_bwd`, or pass the forward's `torch.get_autocast_dtype()` as `dtype`"
+        ),
         "function:foreign": ViolationKind(
             "`{call}` in `{function}` gets low-precision and float32 tensors, which few libraries outside of torch "
             "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
@@ -70,7 +76,8 @@ The forward of a custom Function runs in the autocast region of its caller: a ma
 leaves its float32 inputs unchanged. The backward runs outside the region, where nothing casts. It gets a low-precision
 gradient beside the saved float32 inputs. `custom_fwd` records the autocast state of the forward, and `custom_bwd` runs
 the backward in that state. Each needs the other, for the same device type. A C++ or CUDA op is not on the lists of
-autocast and gets inputs of mixed dtypes. `cast_inputs=torch.float32` gives them one dtype.
+autocast and gets inputs of mixed dtypes. `cast_inputs=torch.float32` gives them one dtype. A backward that enters
+autocast by itself, to recompute activations, gets the default dtype of the device unless it passes that of the forward.
 """,
     harm="""\
 Measured with `y = x.mm(w.t())` in a region of float16, with float32 `x` and `w`. Without decorators, with `custom_fwd`

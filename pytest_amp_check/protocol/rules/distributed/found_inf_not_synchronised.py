@@ -53,13 +53,18 @@ RULE = Rule(
             "from then on: average gradients before unscaling, or reduce `found_inf` over all ranks, as "
             "ShardedGradScaler does"
         ),
+        "update@ranks": ViolationKind(
+            "`{scaler}` ended with {states}, so ranks scale their losses differently, and averaged gradients are "
+            "divided by a wrong scale: give each rank as many batches, or set one scale on all ranks after `join()`"
+        ),
     },
     rationale="""\
 With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity may be in the part of a single
 rank. A plain GradScaler checks only the part of its own rank. That rank skips the step and halves its scale; the others
 step and keep their scale. From then on the parameters are a mixture of two steps, and the ranks multiply their losses
 by different scales. ShardedGradScaler reduces the result of the check over all ranks, unless a fused optimizer makes
-the check.
+the check. Scalers also come apart if ranks have different numbers of batches under `join()`: each scaler counts its
+own steps, so the scales grow in different steps.
 """,
     harm="""\
 Two processes, one infinity in the shard of the second, scale 65536. With GradScaler the first rank moves its parameters

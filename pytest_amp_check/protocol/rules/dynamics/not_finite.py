@@ -35,6 +35,10 @@ RULE = Rule(
             "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{lasting}: leave at least one "
             "entry of each row unmasked, or fill with the smallest finite number of the dtype"
         ),
+        "not-finite:infinity": ViolationKind(
+            "`{op}` in {where} fills in or multiplies by an infinity, which makes the loss infinite in step "
+            "{step}{lasting}: leave those entries out of the loss, or use a finite number"
+        ),
         "not-finite:input": ViolationKind(
             "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
             "its preprocessing",
@@ -58,6 +62,10 @@ RULE = Rule(
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
+        ),
+        "not-finite:buffer": ViolationKind(
+            "`{name}` of {where} becomes NaN or infinite in step {step}, and later steps will use it ({reason}): "
+            "compute its update in float32, in a region with `enabled=False`"
         ),
         "not-finite:gradient": ViolationKind(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "

@@ -50,6 +50,10 @@ RULE = Rule(
             "recorded inf check: put it under the condition of the step, or call `unscale_` on those paths",
             trace_kinds=(Backward,),
         ),
+        "update@nothing-framework": ViolationKind(
+            "`{call}` runs after {framework} has stepped and updated its scale, so torch raises: {advice}",
+            precedence=Precedence(needs_every_path=True),
+        ),
         "update@nothing": ViolationKind(
             "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
             "per iteration, after `{scaler}.step({optimizer})`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FrameType
 from typing import Any
 
 from ....protocol import events as e
@@ -9,7 +10,7 @@ from ....protocol import torch_api
 from ....protocol.sites import Site
 from ..recording import Recording, plain_argument
 from ..regions import LeftRegion, dtype_of
-from ..sites import calling_frame
+from ..sites import calling_frame, is_inner
 from ..source import ContextText, SiteText, chooses_autocast
 from .listener import Listener, call_listener_method, listener_method
 from .non_finite import NonFiniteListener
@@ -29,6 +30,8 @@ class AutocastListener(Listener):
         self._nonfinite = finite
         #: Ids of the locations at which an autocast was constructed.
         self._construction_site_ids: set[int] = set()
+        #: Ids of the locations at which a backward pass entered autocast with a dtype of its own.
+        self._recomputation_site_ids: set[int] = set()
 
     @listener_method
     def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -55,10 +58,12 @@ class AutocastListener(Listener):
 
     @listener_method
     def record_enter(self, region: Any) -> None:
-        if self.recording.backward_depth:
-            return  # torch restores autocast to recompute a checkpoint
         enabled = bool(region._enabled)
         dtype = dtype_of(region)
+        if self.recording.backward_depth:
+            if enabled:
+                self._check_recomputation(dtype)
+            return
         frame = calling_frame()
         is_decorator = frame.f_code.co_name == "decorate_autocast"
         site = (
@@ -88,6 +93,30 @@ class AutocastListener(Listener):
         )
         if enabled:
             self._weights.note_region()
+
+    def _check_recomputation(self, dtype: str) -> None:
+        """Report code that enters autocast in a backward pass with a dtype that the forward pass did not use.
+
+        torch itself restores the autocast of the forward pass to recompute a checkpoint.
+        """
+        forward_dtypes = self.regions.forward_dtypes
+        if not forward_dtypes or dtype in forward_dtypes:
+            return
+        frame: FrameType | None = calling_frame()
+        while frame is not None and frame.f_code.co_name == "__enter__":
+            frame = frame.f_back  # of `torch.cuda.amp.autocast`
+        if frame is None or is_inner(frame.f_code.co_filename):
+            return
+        site = self.sites.current_site()
+        if id(site) not in self._recomputation_site_ids:
+            self._recomputation_site_ids.add(id(site))
+            names = {
+                "function": site.function.removesuffix(".backward"),
+                "call": SiteText(site),
+                "dtype": dtype,
+                "forward": " and ".join(sorted(forward_dtypes)),
+            }
+            self.recording.emit(e.CustomFunction(site, how="recomputed", applied=False, names=names))
 
     @call_listener_method
     def record_exit(self, region: Any, error: object) -> None:

@@ -46,8 +46,15 @@ LARGE = 1 << 14
 #: Consecutive skips that no scaler needs after its first applied step, and before it; see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
-#: Exemptions: overflows that do not occur in float32, and overflows of operands that are already large.
-ONLY_LOW, OF_LARGE = "only low", "of large"
+#: Largest number of elements of the program's own buffers that are checked, to bound the cost.
+SMALL = 1 << 14
+#: Prefix of the names of torch's running statistics.
+RUNNING = "running_"
+#: Number of steps that tests of a single skipped step do not make.
+SEVERAL = 2
+#: Exemptions: overflows that do not occur in float32, overflows of operands that are already large, and losses that the
+#: program computes with an infinity, as tests of skipped steps do.
+ONLY_LOW, OF_LARGE, INTENDED = "only low", "of large", "intended"
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
 
@@ -124,13 +131,13 @@ class NonFiniteCause(NamedTuple):
 class PendingCause(NamedTuple):
     """A cause that is reported unless the scale is found to sink.
 
-    ``is_reported``: always report the cause. ``if_never_stepped``: report the cause only if the scaler never steps.
-    Without both flags the cause is never reported.
+    ``is_reported``: always report the cause. ``exemption``: report the cause only if the scaler never steps, or, for a
+    loss that is infinite on purpose, in several steps. Without both, the cause is never reported.
     """
 
     event: e.NotFinite
     is_reported: bool
-    if_never_stepped: bool
+    exemption: str
 
 
 #: Finds the cause of a non-finite value. None if there is no mistake.
@@ -377,7 +384,7 @@ class NonFiniteListener(Listener):
         return [
             (module, name)
             for module, name in buffers
-            if (id(module), name) not in self._reported_statistics and not _is_finite(getattr(module, name))
+            if (id(module), name) not in self._reported_statistics and _is_spoilt(module, name)
         ]
 
     # Steps.
@@ -462,9 +469,11 @@ class NonFiniteListener(Listener):
         if backward is None or backward.loss_value is None or not math.isfinite(backward.loss_value):
             return
         is_settled = growth_tracker > 0 and self._skip_trials < TRIALS
+        # A run may be too short for its scaler to find a scale, so the first skip is examined, too.
+        is_first = not (self._has_stepped or self._skip_trials)
         # After this skip the scale is below 1, and AMP801 reports the cause.
         sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * backward.scale < 1.0
-        if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
+        if is_settled or is_first or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
             self._skip_trials += 1
             self._report_nonfinite(SKIPPED, [optimizer], late_step=late_step)
 
@@ -474,8 +483,9 @@ class NonFiniteListener(Listener):
         return self._pending_causes[-1].event if self._pending_causes else None
 
     def _report_pending(self) -> None:
-        for event, is_reported, if_never_stepped in self._pending_causes:
-            if is_reported or (if_never_stepped and not self._has_stepped):
+        for event, is_reported, exemption in self._pending_causes:
+            may_be_meant = exemption == INTENDED and self.recording.steps.total < SEVERAL
+            if is_reported or (exemption and not self._has_stepped and not may_be_meant):
                 self.recording.run_checker.add_event(event)
         self._pending_causes.clear()
 
@@ -544,8 +554,13 @@ class NonFiniteListener(Listener):
         if cause is None:
             return False
         # In low precision the first scales may be too large until the scaler has found its scale.
-        if_never_stepped = is_scaled and kind == LOSS and cause.exemption == ONLY_LOW and not self._has_stepped
+        if_never_stepped = (
+            is_scaled and kind == LOSS and cause.exemption in (ONLY_LOW, INTENDED) and not self._has_stepped
+        )
         is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
+        if cause.label == STATISTIC and kind != STATISTICS and self._reported_statistics:
+            # The code that made a buffer non-finite is already reported.
+            return False
         follows = self._reported_count > 0
         # Only reported causes count against the limit of findings. Overflows that scalers handle have a limit of their
         # own.
@@ -560,11 +575,7 @@ class NonFiniteListener(Listener):
         site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
         if site is None:
             site = next(
-                (
-                    self.sites.site_of_calls([call.code_position])
-                    for call in self._tape.calls.values()
-                    if call.code_position
-                ),
+                (self.sites.site_of_calls(call.positions) for call in self._tape.calls.values() if call.positions),
                 None,
             )
         if site is None:
@@ -572,8 +583,9 @@ class NonFiniteListener(Listener):
         lasting = _describe_statistics(buffers) if is_scaled else ""
         event = e.NotFinite(site, how=cause.label, lasting=lasting, witness=cause.trace, names=dict(cause.names))
         if is_scaled:
-            is_repeated = if_never_stepped and any(pending.if_never_stepped for pending in self._pending_causes)
-            self._pending_causes.append(PendingCause(event, is_reported, if_never_stepped and not is_repeated))
+            is_repeated = any(pending.exemption for pending in self._pending_causes)
+            exemption = cause.exemption if if_never_stepped and not is_repeated else ""
+            self._pending_causes.append(PendingCause(event, is_reported, exemption))
         else:
             self.recording.run_checker.add_event(event)
         return is_reported
@@ -588,11 +600,11 @@ class NonFiniteListener(Listener):
         value = self._last_backward.loss_value if self._last_backward is not None else None
         if cause.label == "unexplained":
             return value is not None and math.isnan(value)
-        return cause.exemption != OF_LARGE
+        return cause.exemption not in (OF_LARGE, INTENDED)
 
 
-#: Label of a learning rate that is too large.
-RATE = "rate"
+#: Labels of a learning rate that is too large, and of a buffer that is not finite.
+RATE, STATISTIC = "rate", "statistic"
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.
 LASTING = frozenset({"parameter", "state", RATE})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
@@ -611,11 +623,25 @@ def _optimizer_params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch
 
 
 def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
-    """Yield the running statistics of a module and its submodules."""
+    """Yield the running statistics of a module and its submodules, and small finite buffers of the program's modules.
+
+    A forward pass may update such a buffer, for example a codebook or an average.
+    """
     for each in module.modules():
         for name, buffer in each._buffers.items():
-            if name.startswith("running_") and buffer is not None and buffer.is_floating_point() and _is_on_cpu(buffer):
+            if buffer is None or not buffer.is_floating_point() or not _is_on_cpu(buffer):
+                continue
+            is_own = not type(each).__module__.startswith("torch.") and buffer.numel() <= SMALL
+            if name.startswith(RUNNING) or (is_own and _is_finite(buffer)):
                 yield weakref.ref(each), name
+
+
+def _is_spoilt(module: nn.Module, name: str) -> bool:
+    """Return True if a buffer is not finite, and no mask."""
+    buffer = module._buffers[name]
+    if buffer is None or _is_finite(buffer):
+        return False
+    return name.startswith(RUNNING) or bool(buffer.isnan().any() or buffer.isposinf().any())
 
 
 def _is_on_cpu(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,14 @@ from ....protocol import events as e
 from ....protocol.sites import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
-from ..source import SiteText, find_window_predicate, has_calling_condition, is_chosen, is_conditional
+from ..source import (
+    SiteText,
+    find_window_predicate,
+    has_calling_condition,
+    is_chosen,
+    is_conditional,
+    text_of_optimizer,
+)
 from ..tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -67,7 +74,7 @@ class OptimizerListener(Listener):
         site = self.sites.current_site()
         if not self.recording.backward_depth:
             self._gradients.check_gradients(tracked)
-        tracked.name = self.stepped_by_disabled_scaler or SiteText(site, "receiver")
+        tracked.name = self.stepped_by_disabled_scaler or text_of_optimizer(site, "receiver")
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
         self._recomputation.report_cuts(tracked)

@@ -22,6 +22,8 @@ class ReplicaListener(Listener):
         super().__init__(recording)
         #: True if a module ran that averages gradients in every backward pass over all ranks.
         self.averages_gradients = False
+        #: True if a module ran that averages gradients over ranks, possibly inside its ``join()``.
+        self.has_replicas = False
         #: True if this process belonged to a group of several processes at a step.
         self.is_grouped = False
         #: The rank of this process in that group, or None.
@@ -31,6 +33,7 @@ class ReplicaListener(Listener):
     def record_forward(self, module: Any) -> None:
         """Record a replica's forward pass. Inside its ``join()`` ranks may have different numbers of batches."""
         joined = getattr(getattr(module, "_join_config", None), "enable", False)
+        self.has_replicas = True
         self.averages_gradients = self.averages_gradients or not joined
 
     def record_step(self) -> None:

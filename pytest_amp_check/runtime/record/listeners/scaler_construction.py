@@ -10,6 +10,7 @@ import torch
 from ....protocol import events as e
 from ....protocol import torch_api
 from ..recording import Recording, plain_argument
+from ..sites import calling_framework
 from ..source import SiteText
 from .listener import Listener, listener_method
 
@@ -49,6 +50,10 @@ class ScalerConstructionListener(Listener):
     def record_created(self, scaler: Any, event: e.ScalerNew) -> None:
         """Record that the constructor of a scaler has returned."""
         self._construction_events[scaler] = event
+        framework = calling_framework(event.site)
+        if framework and scaler.is_enabled():
+            key = self.registry.track_scaler(scaler).tracked_object.key
+            self.recording.run_checker.frameworks[key] = framework
         enabled = event.arguments.get("enabled", True)
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
             self._reported_disabled = event.disabled_itself = True

@@ -15,7 +15,7 @@ from ..deferred_values import ONE, DeferredNumber, FoundInf
 from ..graph import dense_values
 from ..recording import Recording
 from ..sharding import unsynchronized_reason
-from ..source import SiteText, is_expected_to_raise
+from ..source import SiteText, is_expected_to_raise, text_of_optimizer
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .derivatives import DerivativeListener
 from .followers import StepFollowersListener
@@ -237,7 +237,7 @@ def _store_skips(update: e.Update, tracked_scaler: TrackedScaler, scale: Deferre
 
 
 def _step_names(site: Site) -> dict[str, SiteText]:
-    return {**_update_names(site), "optimizer": SiteText(site, "argument", "optimizer")}
+    return {**_update_names(site), "optimizer": text_of_optimizer(site, "argument", "optimizer")}
 
 
 def _update_names(site: Site) -> dict[str, SiteText]:
