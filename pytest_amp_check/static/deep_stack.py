@@ -24,8 +24,8 @@ ENOUGH_STACK = 8 * 1024 * 1024
 #: Stack size of a started thread, in bytes. Only the used part takes memory.
 THREAD_STACK = 64 * 1024 * 1024
 
-#: Seconds between two looks for an interrupt while a thread works. Python does not see an interrupt that arrives between
-#: its last look and the system call that waits.
+#: Seconds between two looks for an interrupt while a thread works: Python does not see an interrupt that arrives
+#: between its last look and the system call that waits.
 WAKING_INTERVAL = 0.2
 
 #: Lock for values shared by the threads of a process: the recursion limit, and the stack size of new threads.
