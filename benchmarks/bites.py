@@ -66,8 +66,23 @@ OF_THE_ANALYZER = (
     "tests/frontends/test_formats.py",
     "tests/frontends/test_one_verdict.py",
 )
-#: Tests of recordings that start no other process.
-OF_RECORDINGS = ("tests/runtime", "tests/whole/test_parity.py", "tests/whole/test_steps.py")
+#: Tests of recordings: some listeners are tested through the command, the plugin or the fixtures alone.
+OF_RECORDINGS = (
+    "tests/runtime",
+    "tests/gpu",
+    "tests/whole/test_parity.py",
+    "tests/whole/test_in_place.py",
+    "tests/whole/test_generated.py",
+    "tests/whole/test_fixtures_run.py",
+    "tests/whole/test_float8.py",
+    "tests/whole/test_steps.py",
+    "tests/frontends/test_amp_fixture.py",
+    "tests/frontends/test_recorded_tests.py",
+    "tests/frontends/test_run_command.py",
+    "tests/frontends/test_run_details.py",
+    "tests/frontends/test_run_ranks.py",
+    "tests/frontends/test_notebook_runs.py",
+)
 #: The folders whose code can be mutated, and the tests that are collected for each.
 TARGETS = {
     "protocol": (*OF_THE_ANALYZER, "tests/runtime"),
