@@ -15,7 +15,7 @@ from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars
-from ..interpreter.identity import is_equal, number_key, structural_unknown
+from ..interpreter.identity import Operation, is_equal, number_key, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
@@ -164,7 +164,11 @@ def call_engine_method(
     if give is not None:
         return give(interp, engine, node)
     return call_unknown(
-        interp, structural_unknown(interp, "method", (engine,), expression_text(node), name), args, keywords, node
+        interp,
+        structural_unknown(interp, Operation.METHOD, (engine,), expression_text(node), name),
+        args,
+        keywords,
+        node,
     )
 
 

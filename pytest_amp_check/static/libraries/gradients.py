@@ -7,7 +7,7 @@ import ast
 from ...protocol import events as e
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text
@@ -78,7 +78,7 @@ def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
 def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str, node: ast.AST) -> Value:
     if name in ("grad", "data"):
         return GradValue(receiver) if name == "grad" else receiver
-    return structural_unknown(interp, "attribute", (receiver,), name, name)
+    return structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), name, name)
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:

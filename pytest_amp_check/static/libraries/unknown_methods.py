@@ -13,7 +13,7 @@ from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
 from ..interpreter.expressions.operators import apply_operator
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.name_effects import effects_of_name
@@ -87,7 +87,7 @@ def _call_unknown_method(
         return done
     if is_low_method(name):
         return low_result(interp, name, [receiver, *args, *keywords.values()])
-    func = structural_unknown(interp, "method", (receiver,), expression_text(node), name)
+    func = structural_unknown(interp, Operation.METHOD, (receiver,), expression_text(node), name)
     data = any(not isinstance(value, (Const, ExternalName)) for value in (*args, *keywords.values()))
     result = call_unknown(interp, func, args, keywords, node, runs=data and name not in OF_TENSORS)
     result.microbatches = name in SPLITTING_CALLS
