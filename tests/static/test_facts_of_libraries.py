@@ -1,0 +1,122 @@
+"""Facts about calls of libraries, each in a pair of programs: one word decides whether there is a finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+"""
+
+
+def labels(program: str) -> list[str]:
+    return [finding.label for finding in check_source(HEAD + program, "train.py")]
+
+
+WINDOW = """\
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y, reduction="sum")
+    loss = loss{divided}
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("divided", "is_divided"),
+    [
+        (" / 4", True),
+        # The mean over the samples of a micro-batch, and then over the window, in any order.
+        (" / len(x)", False),
+        (" / len(x) / len(x)", False),
+        (" / len(x) / 4", True),
+        (" / 4 / len(x)", True),
+        (" / 4 / len(x) / len(x)", True),
+    ],
+)
+def test_a_sum_is_divided_by_the_samples_and_by_the_window(divided: str, is_divided: bool) -> None:
+    assert labels(WINDOW.format(divided=divided)) == ["step@undivided"] * (not is_divided)
+
+
+@pytest.mark.parametrize("wrapper", ["nn.DataParallel", "nn.parallel.DistributedDataParallel"])
+@pytest.mark.parametrize("path", ["", ".module"])
+def test_the_module_of_a_wrapper_has_the_parameters_of_the_wrapper(wrapper: str, path: str) -> None:
+    program = f"""\
+net = {wrapper}(nn.Linear(2, 2))
+net{path}.{{cast}}()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+    assert labels(program.format(cast="half")) == ["cast:trained"]
+    assert labels(program.format(cast="train")) == []
+
+
+DEFAULT = """\
+torch.set_default_dtype({dtype})
+net = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_low"),
+    [
+        ("torch.float16", True),
+        ("torch.float32", False),
+        # One finding for one call.
+        ("torch.float16 if half else torch.bfloat16", True),
+        ("torch.bfloat16 if half else torch.float32", True),
+    ],
+)
+def test_a_default_dtype_is_one_mistake(dtype: str, is_low: bool) -> None:
+    found = check_source(HEAD + DEFAULT.format(dtype=dtype), "train.py")
+    assert [finding.label for finding in found] == ["default:trained"] * is_low
+
+
+REGION = """\
+region = torch.autocast("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    {enter}
+    loss = F.mse_loss(model(x), y)
+    {leave}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+ENTER, LEAVE = "region.__enter__()", "region.__exit__(None, None, None)"
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave", "expected"),
+    [
+        (ENTER, LEAVE, []),
+        (f"{ENTER}\n    {ENTER}", f"{LEAVE}\n    {LEAVE}", ["enter@entered"]),
+        (ENTER, f"{LEAVE}\n    with region:\n        loss = loss + F.mse_loss(model(x), y)", []),
+        (ENTER, f"with region:\n        loss = loss + F.mse_loss(model(x), y)\n    {LEAVE}", ["enter@entered"]),
+        (ENTER, f"{LEAVE}\n    {ENTER}\n    loss = loss + F.mse_loss(model(x), y)\n    {LEAVE}", []),
+    ],
+)
+def test_a_region_that_is_entered_by_hand_is_open_until_its_exit(enter: str, leave: str, expected: list[str]) -> None:
+    assert labels(REGION.format(enter=enter, leave=leave)) == expected
