@@ -106,12 +106,17 @@ for x, y in loader:
     scaler.update()
 """
 ENTER, LEAVE = "region.__enter__()", "region.__exit__(None, None, None)"
+BCE = "loss = loss + F.binary_cross_entropy(torch.sigmoid(y), y)"
 
 
 @pytest.mark.parametrize(
     ("enter", "leave", "expected"),
     [
         (ENTER, LEAVE, []),
+        (f"{ENTER}\n    {BCE}", LEAVE, ["bce@region"]),
+        (ENTER, f"{LEAVE}\n    {BCE}", []),
+        (ENTER, f"out = model(x)\n    {LEAVE}\n    loss = F.cross_entropy(out, y)", ["loss@outside"]),
+        (ENTER, f"out = model(x)\n    loss = F.cross_entropy(out, y)\n    {LEAVE}", []),
         (f"{ENTER}\n    {ENTER}", f"{LEAVE}\n    {LEAVE}", ["enter@entered"]),
         (ENTER, f"{LEAVE}\n    with region:\n        loss = loss + F.mse_loss(model(x), y)", []),
         (ENTER, f"with region:\n        loss = loss + F.mse_loss(model(x), y)\n    {LEAVE}", ["enter@entered"]),
