@@ -125,3 +125,78 @@ BCE = "loss = loss + F.binary_cross_entropy(torch.sigmoid(y), y)"
 )
 def test_a_region_that_is_entered_by_hand_is_open_until_its_exit(enter: str, leave: str, expected: list[str]) -> None:
     assert labels(REGION.format(enter=enter, leave=leave)) == expected
+
+
+OWN_REGION = """\
+class Own(torch.autocast):
+    def {method}(self, *args):
+        pass
+
+for x, y in loader:
+    optimizer.zero_grad()
+    with Own("cuda"):
+        loss = F.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "is_region"),
+    [("__init__", False), ("__enter__", False), ("__exit__", False), ("__call__", True), ("named", True)],
+)
+def test_a_subclass_of_a_region_that_enters_in_its_own_way_is_none(method: str, is_region: bool) -> None:
+    expected = "backward@region" if is_region else "scale@outside-autocast"
+    assert labels(OWN_REGION.format(method=method)) == [expected]
+
+
+SAVED = """\
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Process
+from threading import Thread
+
+pool = ThreadPoolExecutor(1)
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+{save}
+"""
+MODEL, OPTIMIZER, SCALER = (
+    '"model": model.state_dict()',
+    '"optimizer": optimizer.state_dict()',
+    '"s": scaler.state_dict()',
+)
+DIRECT = ["torch.save({}, path)", "torch.save(obj={}, f=path)", "states = {}\ntorch.save(states, path)"]
+BY_OTHERS = [
+    "pool.submit(torch.save, {}, path)",
+    "pool.submit(write, {}, path)",
+    "pool.submit(write, states={})",
+    "pool.map(write, [{}])",
+    "Thread(target=torch.save, args=({}, path)).start()",
+    "Thread(target=write, args=({},)).start()",
+    "Thread(target=write, kwargs=dict(states={})).start()",
+    "write_checkpoint({}, path)",
+]
+
+
+def saved(way: str, *parts: str) -> list[str]:
+    return labels(SAVED.format(save=way.format(f"{{{', '.join(parts)}}}")))
+
+
+@pytest.mark.parametrize("way", [*DIRECT, *BY_OTHERS])
+def test_a_checkpoint_has_all_states_in_whichever_way_it_is_saved(way: str) -> None:
+    assert saved(way, MODEL, OPTIMIZER) == ["save:no-scaler"]
+    assert saved(way, '"model": model', OPTIMIZER) == ["save:no-scaler"]
+    assert saved(way, MODEL, OPTIMIZER, SCALER) == []
+    assert saved(way, MODEL) == []
+
+
+@pytest.mark.parametrize("way", [*DIRECT, *BY_OTHERS])
+def test_only_torch_is_known_to_save_whole_objects(way: str) -> None:
+    assert saved(way, MODEL, '"optimizer": optimizer') == ["save:no-scaler"] * (way in DIRECT)
+    assert saved(way, MODEL, OPTIMIZER, '"s": scaler') == ["save:whole-scaler"] * (way in DIRECT)

@@ -104,7 +104,7 @@ def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     # The items of micro-batches belong to the iterations of the loop over them, so only the loop evaluates the items.
     splits = bool(args) and all(a.microbatches for a in args)
     if splits or any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
-        turns = interp.fresh_unknown(node, "zip")
+        turns = interp.fresh_unknown(node)
         turns.iterable_kind = "zip"
         turns.microbatches = any(a.microbatches for a in args)
         interp.file_data(ZipIterables)[turns.key] = args
@@ -122,7 +122,7 @@ def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
     try:
         return Const(float(given))
     except ValueError:
-        return interp.fresh_unknown(node, "float")
+        return interp.fresh_unknown(node)
 
 
 def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:

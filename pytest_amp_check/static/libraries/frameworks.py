@@ -153,7 +153,7 @@ def call_engine_method(
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
         given = optimizer_keys_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
         _emit_unscale(interp, engine, given, node)
-        return interp.fresh_unknown(node, "norm")
+        return interp.fresh_unknown(node)
     if does == frameworks.PREPARE:
         return _call_prepare(interp, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
@@ -198,7 +198,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
         lambda: act_on_optimizers(interp, optimizer, node, step_optimizer),
         lambda: None,
     )
-    return NONE if engine.recognized_from is None else interp.fresh_unknown(node, "norm")
+    return NONE if engine.recognized_from is None else interp.fresh_unknown(node)
 
 
 def _get_engine_attribute(interp: Interpreter, engine: FrameworkEngine, name: str, node: ast.AST) -> Value | None:

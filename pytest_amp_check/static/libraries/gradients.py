@@ -264,7 +264,7 @@ def emit_clip(
     guessed: bool = False,
 ) -> Value:
     """Emit a clip of gradients. ``guessed`` means that only the name of the called function implies a clip."""
-    norm = interp.fresh_unknown(node, "norm")
+    norm = interp.fresh_unknown(node)
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if isinstance(limit, ScaleValue):
         # The limit is scaled like the gradients.

@@ -268,14 +268,14 @@ def _make_namespace(interp: Interpreter, args: Args, keywords: Keywords, node: a
     """Return an object that only holds the keyword arguments, or None for positional arguments."""
     if args:
         return None
-    space = interp.fresh_unknown(node, "namespace")
+    space = interp.fresh_unknown(node)
     for attribute, value in keywords.items():
         interp.store_attribute(space.key, attribute, value)
     return space
 
 
 def _make_scheduler(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    scheduler = interp.fresh_unknown(node, "scheduler")
+    scheduler = interp.fresh_unknown(node)
     target = object_ref_of(first_or_named(args, keywords, "optimizer"), "optimizer")
     if target is not None:
         scheduler.scheduled_optimizer = target.tracked_object.key
@@ -307,7 +307,7 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     for grad in gradients_in(args[0]) if args else []:
         return read_grad(interp, grad, node, "norm")
-    return interp.fresh_unknown(node, "norm")
+    return interp.fresh_unknown(node)
 
 
 def _make_loss_module(

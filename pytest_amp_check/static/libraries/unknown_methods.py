@@ -174,7 +174,7 @@ def _call_enter_context(
     if not args:
         return None
     interp.state.possible_regions += 1
-    return interp.fresh_unknown(node, "enter_context")
+    return interp.fresh_unknown(node)
 
 
 def _call_clip(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -249,7 +249,7 @@ def _call_scheduler_step(
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
     names = {"call": expression_text(node), "optimizer": optimizer}
     interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
-    return interp.fresh_unknown(node, "step")
+    return interp.fresh_unknown(node)
 
 
 def _call_update_parameters(
