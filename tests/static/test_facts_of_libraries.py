@@ -200,3 +200,82 @@ def test_a_checkpoint_has_all_states_in_whichever_way_it_is_saved(way: str) -> N
 def test_only_torch_is_known_to_save_whole_objects(way: str) -> None:
     assert saved(way, MODEL, '"optimizer": optimizer') == ["save:no-scaler"] * (way in DIRECT)
     assert saved(way, MODEL, OPTIMIZER, '"s": scaler') == ["save:whole-scaler"] * (way in DIRECT)
+
+
+SLICES = """\
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range({bounds}):
+        with torch.autocast("cuda"):
+            loss = F.mse_loss(model(x[i:i + 2]), y[i:i + 2])
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "slices"),
+    [("8", False), ("0, 8", False), ("0, 8, 1", False), ("0, 8, 2", True), ("0, 8, 3", True), ("0, 8, n", True)],
+)
+def test_a_range_with_steps_counts_slices_of_a_batch(bounds: str, slices: bool) -> None:
+    assert labels(SLICES.format(bounds=bounds)) == ["step@undivided"] * slices
+
+
+ENABLED = """\
+scaler = torch.amp.GradScaler("cuda", enabled={enabled})
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("enabled", "expected"),
+    [
+        *((f"dtype == {name}", ["scaler:wrong-dtype"]) for name in ('"bfloat16"', '"bf16"', '"torch.bfloat16"')),
+        ("args.dtype == torch.bfloat16", ["scaler:wrong-dtype"]),
+        ('"bf16" == dtype', ["scaler:wrong-dtype"]),
+        ('dtype == "float16"', []),
+        ('dtype != "bfloat16"', []),
+        ("True", ["scale:bf16"]),
+        ("False", []),
+    ],
+)
+def test_a_scaler_that_is_enabled_for_bfloat16(enabled: str, expected: list[str]) -> None:
+    assert labels(ENABLED.format(enabled=enabled)) == expected
+
+
+TERMS = """\
+other = nn.Linear(2, 2)
+second = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        one = F.mse_loss({first}(x), y)
+        two = F.mse_loss({last}(x), y)
+    ({left} + {right}).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "trained_apart"),
+    [
+        # By the models of the two terms: the same, another, and one that is not known.
+        ("scaler.scale(one)", "two", (True, False, True)),
+        ("one", "scaler.scale(two)", (True, False, True)),
+        ("scaler.scale(one)", "second.scale(two)", (True, False, False)),
+        ("scaler.scale(one)", "scaler.scale(two)", (False, False, False)),
+    ],
+)
+def test_terms_with_two_scales_train_the_same_weights(left: str, right: str, trained_apart: tuple[bool, ...]) -> None:
+    for last, is_uneven in zip(("model", "other", "net"), trained_apart, strict=True):
+        for models in (("model", last), (last, "model")):
+            program = TERMS.format(first=models[0], last=models[1], left=left, right=right)
+            assert labels(program) == ["backward@uneven"] * is_uneven, models
