@@ -279,3 +279,36 @@ def test_terms_with_two_scales_train_the_same_weights(left: str, right: str, tra
         for models in (("model", last), (last, "model")):
             program = TERMS.format(first=models[0], last=models[1], left=left, right=right)
             assert labels(program) == ["backward@uneven"] * is_uneven, models
+
+
+EACH_LOSS = """\
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda"):
+        out = model(x)
+        each = F.mse_loss(out, y, reduction="none")
+        first, last = F.mse_loss(out, y), F.l1_loss(out, y)
+        loss = {loss}
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_mean"),
+    [
+        # Means over the samples of a micro-batch are added up over the window.
+        *((loss, True) for loss in ("first", "first.mean()", "first.sum()", "first.clone()", "first.float()")),
+        *((loss, True) for loss in ("first.clamp(max=1)", "torch.mean(each)", "each.mean()", "each.mean(1).mean()")),
+        *((loss, True) for loss in ("each.mean(dim=0).sum()", "each.mean(0).sum()")),
+        *((f"each.sum() / {size}", True) for size in ("len(x)", "x.size(0)", "x.shape[0]", "y.numel()")),
+        *((f"torch.stack([first, last]).{way}()", True) for way in ("sum", "mean")),
+        # Sums over the samples may have been meant, and so may a division of one's own.
+        *((loss, False) for loss in ("each.sum()", "each.mean(1).sum()", "each.mean(dim=-1).sum()")),
+        *((loss, False) for loss in ("each.sum() / total", "(first + last) / 2", "sum([first, last]) / 2")),
+    ],
+)
+def test_a_mean_over_the_samples_is_not_divided_by_the_window(loss: str, is_mean: bool) -> None:
+    assert labels(EACH_LOSS.format(loss=loss)) == ["step@undivided"] * is_mean
