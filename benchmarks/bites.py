@@ -13,7 +13,7 @@ All mutants of a sample are compiled into the modules, each behind a switch, and
 run, with no mutant switched on, records which tests reach which switch. Then each mutant gets a forked process, which
 runs the tests that reach its switch, until one test fails or ``--seconds`` are used up. The order is: first the
 quickest test of every file, then the files whose tests have noticed most mutants before, in proportion to their time. A
-test that takes ten times its usual time is a timeout.
+file that shares a word with the module's name comes earlier. A test that takes ten times its usual time is a timeout.
 
 Processes that tests start see the mutants as well: ``PYTHONPATH`` names a folder whose ``sitecustomize`` loads the
 mutated modules, and environment variables name the mutant and the folder for the numbers of reached switches. A process
@@ -66,8 +66,23 @@ OF_THE_ANALYZER = (
     "tests/frontends/test_formats.py",
     "tests/frontends/test_one_verdict.py",
 )
-#: Tests of recordings that start no other process.
-OF_RECORDINGS = ("tests/runtime", "tests/whole/test_parity.py", "tests/whole/test_steps.py")
+#: Tests of recordings: some listeners are tested through the command, the plugin or the fixtures alone.
+OF_RECORDINGS = (
+    "tests/runtime",
+    "tests/gpu",
+    "tests/whole/test_parity.py",
+    "tests/whole/test_in_place.py",
+    "tests/whole/test_generated.py",
+    "tests/whole/test_fixtures_run.py",
+    "tests/whole/test_float8.py",
+    "tests/whole/test_steps.py",
+    "tests/frontends/test_amp_fixture.py",
+    "tests/frontends/test_recorded_tests.py",
+    "tests/frontends/test_run_command.py",
+    "tests/frontends/test_run_details.py",
+    "tests/frontends/test_run_ranks.py",
+    "tests/frontends/test_notebook_runs.py",
+)
 #: The folders whose code can be mutated, and the tests that are collected for each.
 TARGETS = {
     "protocol": (*OF_THE_ANALYZER, "tests/runtime"),
@@ -155,9 +170,10 @@ found, PathFinder.find_spec = PathFinder.find_spec, classmethod(find_spec)
 #: Bytes that a mutant may allocate, so that an endless mutant does not use up the memory.
 MEMORY = 16 << 30
 KILLED, SURVIVED = 1, 0
-#: Weights of test files. A file that has noticed no mutant yet counts as this part of a noticed mutant, and a mutant of
-#: the same module counts as this many: most test files notice mistakes in only a few modules.
-UNTRIED, SAME_MODULE = 0.5, 8
+#: Weights of test files. A file that has noticed no mutant yet counts as this part of a noticed mutant. A mutant of the
+#: same module, or a word that the names of the file and the module share, counts as this many: most test files notice
+#: mistakes in only a few modules.
+UNTRIED, SAME_MODULE, SAME_WORD = 0.5, 8, 8
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -447,6 +463,11 @@ class Verdict(NamedTuple):
     by: str
 
 
+def _words_of(file: str) -> set[str]:
+    """Return the words of a file's name without the ending of the plural."""
+    return {word.removesuffix("s") for word in Path(file).stem.split("_") if len(word) > 2} - {"test"}
+
+
 class Bites:
     """Plugin of pytest that runs the collected tests for each mutant."""
 
@@ -529,9 +550,11 @@ class Bites:
             if number in known[name].reached:
                 by_file[name.partition("::")[0]].append(name)
         module = self.made.mutants[number].file
+        words = _words_of(module)
 
         def noticed_a_second(file: str) -> float:
             noticed = UNTRIED + self._noticed[file, ""] + SAME_MODULE * self._noticed[file, module]
+            noticed += SAME_WORD * bool(words & _words_of(file))
             return noticed / sum(known[name].seconds for name in by_file[file])
 
         files = [by_file[file] for file in sorted(by_file, key=noticed_a_second, reverse=True)]

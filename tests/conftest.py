@@ -98,6 +98,19 @@ def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["script.py"])
 
 
+@pytest.fixture(scope="module")
+def patched_once() -> Iterator[None]:
+    """Patch torch once for all recordings of a file, as a test session does.
+
+    Patching takes 4 ms, more than many of the recorded programs.
+    """
+    from pytest_amp_check.runtime.record.attach import keep_patches
+
+    release_patches = keep_patches()
+    yield
+    release_patches()
+
+
 @pytest.fixture
 def this_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of pytest inside a test load only this plugin, installed or not, and no other installed plugin."""

@@ -596,16 +596,15 @@ def _run_script(namespace: Any) -> int:
         target = script_runs.find_target(namespace.script, module=namespace.module)
         recorded = script_runs.RecordedScript(target, namespace.arguments, is_module=namespace.module)
         memory = f"{options.memory_limit} B" if options.memory_limit else options.memory
-        code = recorded.run_script(
+        return recorded.run_script(
             options.device,
             options.rank_timeout,
-            lambda: _report_run(recorded, options, settings, others, FOUND),
+            lambda code: _report_run(recorded, options, settings, others, code),
             is_full=bool(options.report),
             memory=memory,
         )
     except script_runs.CannotRun as error:
         raise InputFailure(str(error)) from None
-    return code if recorded.reported_elsewhere else _report_run(recorded, options, settings, others, code)
 
 
 def _report_run(

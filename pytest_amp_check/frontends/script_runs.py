@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Exit code of a Python program that ends with an exception.
 RAISED = 1
 INTERRUPTED = 130
+#: Exit code with which the recorded data of stalled ranks is reported: that of findings.
+STALLED = 1
 #: Number of steps between two gradient samples in a report.
 EVERY = 10
 
@@ -64,24 +66,23 @@ class RecordedScript:
         self._main_run: Run | None = None
         #: Runs of threads in which the script trained.
         self._thread_runs: list[Run] = []
-        #: Reports of several ranks, and True if another rank reports the findings.
         self._gathered_ranks: GatheredRanks | None = None
-        self.reported_elsewhere = False
 
     def run_script(
         self,
         device: str,
         limit: float,
-        report_stalled: Callable[[], object],
+        report: Callable[[int], int],
         *,
         is_full: bool,
         memory: bool | str = False,
     ) -> int:
-        """Run the script on a device, and return the exit code of the script.
+        """Run the script on a device, report the recorded data, and return the exit code of the command.
 
-        ``limit`` is the number of seconds to wait for other ranks. ``report_stalled`` is called before stalled ranks
-        are ended, to report the recorded data. ``is_full`` also records expensive data for a report. ``memory`` is an
-        argument of :class:`~pytest_amp_check.runtime.run.record`.
+        ``limit`` is the number of seconds to wait for other ranks. ``report`` is called with the exit code of the
+        script, unless another rank reports the findings, and before stalled ranks are ended. ``report`` returns the
+        exit code of the command. ``is_full`` also records expensive data for a report. ``memory`` is an argument of
+        :class:`~pytest_amp_check.runtime.run.record`.
         """
         from contextlib import ExitStack
         from importlib.util import find_spec
@@ -92,14 +93,22 @@ class RecordedScript:
         from . import signals
 
         ending = TerminationRequest()
-        with ExitStack() as stack:
-            _prepare_device(device, stack)
-            # During the run, a request to end must end the run, not the command.
-            signals.restore_defaults()
-            stack.enter_context(ending.handle_signal())
-            code = self._run_recorded(is_full, memory, limit, report_stalled, ending)
-        sys.stdout.flush()
-        return code
+        with ExitStack() as requests:
+            with ExitStack() as stack:
+                _prepare_device(device, stack)
+                # During the run, a request to end must end the run, not the command.
+                signals.restore_defaults()
+                requests.enter_context(ending.handle_signal())
+                rank, code = self._run_recorded(is_full, memory, limit, report, ending)
+            sys.stdout.flush()
+            if rank is None:
+                requests.close()
+                return report(code)
+            # A launcher asks all ranks to end as soon as one has failed, also ranks that have not printed their report.
+            is_told = self._report_rank(rank, code, ending)
+            code = code if is_told else report(code)
+            sys.stdout.flush()
+            return code
 
     @property
     def error_sentence(self) -> str:
@@ -149,10 +158,13 @@ class RecordedScript:
         is_full: bool,
         memory: bool | str,
         limit: float,
-        report_stalled: Callable[[], object],
+        report: Callable[[int], int],
         ending: TerminationRequest,
-    ) -> int:
-        """Run the script under the recorder, and gather the reports of all ranks. ``is_full`` records all data."""
+    ) -> tuple[LaunchedRank | None, int]:
+        """Run the script under the recorder. ``is_full`` records all data.
+
+        Return this process as a rank, or None unless a launcher has started several, and the exit code of the script.
+        """
         from contextlib import ExitStack
 
         from ..runtime.ranks.scripts import StartedProcesses, StartedThreads, find_launched_rank
@@ -172,7 +184,7 @@ class RecordedScript:
             rank = find_launched_rank(limit)
             if rank is not None:
                 stack.enter_context(
-                    rank.watch_progress(self._main_run, lambda: self._report_stalled_ranks(rank, report_stalled))
+                    rank.watch_progress(self._main_run, lambda: self._report_stalled_ranks(rank, report))
                 )
             started = StartedProcesses(parts, limit)
             stack.enter_context(started.record_started())
@@ -183,24 +195,25 @@ class RecordedScript:
                 threads.join_threads()
         self._thread_runs = list(threads.runs.values())
         self._gathered_ranks = started.gather_reports()
-        if rank is not None:
-            self._report_rank(rank, code, ending)
-        return code
+        return rank, code
 
-    def _report_stalled_ranks(self, rank: LaunchedRank, report_stalled: Callable[[], object]) -> None:
+    def _report_stalled_ranks(self, rank: LaunchedRank, report: Callable[[int], int]) -> None:
         """Report the recorded data of all ranks of a machine, as the first rank, when all ranks are stalled."""
         self._gathered_ranks = rank.gather_reports(lambda: False)
-        report_stalled()
+        report(STALLED)
 
-    def _report_rank(self, rank: LaunchedRank, code: int, ending: TerminationRequest) -> None:
-        """Store the recorded data for the first rank of the machine, which reports the findings of all ranks."""
+    def _report_rank(self, rank: LaunchedRank, code: int, ending: TerminationRequest) -> bool:
+        """Store the recorded data for the first rank of the machine, which reports the findings of all ranks.
+
+        Return True if the first rank reports the findings of this rank, too.
+        """
         assert self._main_run is not None
         heard = rank.write_report(self._main_run, failed=bool(code))
-        # A failed rank makes the launcher end the other ranks, so a failed rank reports itself.
-        self.reported_elsewhere = heard and not rank.is_first and not code
         if rank.is_first:
             self._gathered_ranks = rank.gather_reports(lambda: ending.is_requested)
-        elif code or not heard:
+            return False
+        # A failed rank makes the launcher end the other ranks, so a failed rank reports itself.
+        if code or not heard:
             from ..runtime.ranks.rank_reports import make_rank_report
             from ..runtime.ranks.scripts import GatheredRanks
 
@@ -208,6 +221,7 @@ class RecordedScript:
             self._gathered_ranks.add_report(
                 rank.rank, {"told": make_rank_report(self._main_run, rank.rank), "run": self._main_run.as_dict()}
             )
+        return heard and not code
 
     def _collect_local_runs(self) -> list[Run]:
         """Return the runs of this process: of the script, if the script or no thread trained, and of the threads."""

@@ -24,6 +24,10 @@ ENOUGH_STACK = 8 * 1024 * 1024
 #: Stack size of a started thread, in bytes. Only the used part takes memory.
 THREAD_STACK = 64 * 1024 * 1024
 
+#: Seconds between two looks for an interrupt while a thread works: Python does not see an interrupt that arrives
+#: between its last look and the system call that waits.
+WAKING_INTERVAL = 0.2
+
 #: Lock for values shared by the threads of a process: the recursion limit, and the stack size of new threads.
 _stack_lock = _thread.allocate_lock()
 #: Recursion limits that the running calls found at their start.
@@ -97,7 +101,8 @@ def _run_in_thread(act: Callable[[], Result]) -> Result:
         # No more threads are available: run within Python's own limit.
         return act()
     try:
-        under_way.acquire()
+        while not under_way.acquire(timeout=WAKING_INTERVAL):
+            pass
     except BaseException:
         _interrupt_thread(number)
         under_way.acquire()

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import run_command
+from warm import run_command, warm_python
 
 from pytest_amp_check import __version__
 from pytest_amp_check.frontends.options.files import parse_toml
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Modules of the checker of schemas, which take longer to load than a check.
+CHECKER = ("check_jsonschema.cli.main_command",)
 SCHEMA = ROOT / "docs" / "amp-check.schema.json"
 #: AMP201 on line 7, AMP901 on lines 1 and 5.
 SOURCE = """\
@@ -198,7 +200,7 @@ class TestSchema:
         path.write_text(text)
         whole = tmp_path / "whole.json"
         whole.write_text(json.dumps({"properties": {"tool": {"properties": {"amp-check": {"$ref": SCHEMA.as_uri()}}}}}))
-        command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(whole), str(path)]
+        command = [warm_python(CHECKER), "-m", "check_jsonschema", "--schemafile", str(whole), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode in (0, 1), done.stderr
         assert (done.returncode == 0) == done.stdout.startswith("ok"), done.stdout
@@ -264,12 +266,19 @@ class TestSchema:
         }
         assert shown["torch-version"] == "2.4"
         (tmp_path / "shown.json").write_text(json.dumps(shown))
-        command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(SCHEMA), str(tmp_path / "shown.json")]
+        command = [
+            warm_python(CHECKER),
+            "-m",
+            "check_jsonschema",
+            "--schemafile",
+            str(SCHEMA),
+            str(tmp_path / "shown.json"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout
 
     def test_the_schema_itself_is_valid(self) -> None:
-        command = [sys.executable, "-m", "check_jsonschema", "--check-metaschema", str(SCHEMA)]
+        command = [warm_python(CHECKER), "-m", "check_jsonschema", "--check-metaschema", str(SCHEMA)]
         assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0
 
     def test_validate_pyproject_finds_it(self) -> None:

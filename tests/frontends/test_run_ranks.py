@@ -80,6 +80,34 @@ def test_ranks_that_fail_after_one_died_have_told() -> None:
     assert errors == ["amp-check: error: rank 3 ended without a word of what it had recorded"]
 
 
+def test_a_failed_rank_that_is_asked_to_end_prints_its_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nimport signal\nimport sys\n\nimport torch\n\n\n"
+        "class AskedToEnd:\n"
+        "    def __init__(self, stream):\n        self.stream = stream\n\n"
+        "    def write(self, text):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n        self.stream.write(text)\n\n"
+        "    def writelines(self, lines):\n        self.write(''.join(lines))\n\n"
+        "    def __getattr__(self, name):\n        return getattr(self.stream, name)\n\n\n"
+        "weight = torch.nn.Parameter(torch.ones(2))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\nweight.sum().backward()\noptimizer.step()\n"
+        # As a launcher that has seen a rank fail, and asks the others while they print.
+        "sys.stdout = AskedToEnd(sys.stdout)\n"
+        "sys.exit(3)\n",
+        encoding="utf-8",
+    )
+    done = run(
+        *RUN,
+        str(tmp_path / "train.py"),
+        RANK="1",
+        WORLD_SIZE="2",
+        LOCAL_RANK="1",
+        LOCAL_WORLD_SIZE="2",
+        TMPDIR=str(tmp_path),
+    )
+    assert (done.returncode, done.stdout) == (3, "No mistakes found in 1 training step on rank 1.\n")
+
+
 def test_ranks_that_wait_for_each_other_are_ended_and_tell_what_led_to_it() -> None:
     done = launched(2, "leaves_out_and_waits", "--rank-timeout", "4")
     assert done.returncode != 0

@@ -17,6 +17,7 @@ from edited import PROJECT, edits
 from editor import Editor, applied, uri
 from lsprotocol import types
 from pygls.uris import to_fs_path
+from warm import warm_python
 
 from pytest_amp_check.frontends.rule_text import rule_markdown
 from pytest_amp_check.protocol.rules import RULES
@@ -191,7 +192,7 @@ def test_the_fix_is_the_one_of_the_command(tmp_path: Path) -> None:
         assert applied(BAD, edits_of(all_of_them, address)) == made
         # Without a finding, no action is offered.
         assert editor.actions(address, types.Range(types.Position(0, 0), types.Position(0, 5))) == []
-    command = [sys.executable, "-m", "pytest_amp_check", "check", "--fix", str(path)]
+    command = [warm_python(), "-m", "pytest_amp_check", "check", "--fix", str(path)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert path.read_text(encoding="utf-8") == made
 
@@ -342,7 +343,7 @@ def test_known_findings_are_not_shown(tmp_path: Path) -> None:
         address = editor.open(train, BAD)
         assert editor.places(address) == []
         assert [said for said in editor.said if "known.json cannot be read: no such file or directory" in said]
-        command = [sys.executable, "-m", "pytest_amp_check", "check", "--update-baseline", "--no-cache"]
+        command = [warm_python(), "-m", "pytest_amp_check", "check", "--update-baseline", "--no-cache"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
         # Unsaved lines may move, and new findings in them are shown.
         editor.type(address, "# One line more.\n" + BAD)

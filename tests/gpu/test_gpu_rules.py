@@ -42,7 +42,7 @@ OTHERWISE = {
 CODES = [code for code, rule in RULES.items() if rule.detected_by != STATIC]
 CODES = CODES if torch.cuda.is_available() else sample(CODES, 6)
 
-pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
+pytestmark = pytest.mark.usefixtures("patched_once", "alone_in_a_folder")
 
 
 @contextlib.contextmanager

@@ -333,3 +333,19 @@ def test_a_scaler_that_was_switched_off_by_hand_is_none() -> None:
             scaler.update()
     assert run.findings == []
     assert [(step.optimizer, step.scaler) for step in run.steps] == [("optimizer", None)] * 2
+
+
+@pytest.mark.parametrize(
+    "clear", ["optimizer.zero_grad()", "model.zero_grad()", "optimizer.zero_grad(set_to_none=False)"]
+)
+def test_a_cleared_backward_is_no_part_of_the_loss_of_a_step(clear: str) -> None:
+    with record() as run:
+        model = nn.Linear(2, 1)
+        optimizer = sgd(model)
+        for loss in (5.0, 1.0, 2.0):
+            (model(torch.ones(1, 2)).sum() * 0.0 + loss).backward()
+            if loss == 5.0:
+                exec(clear)  # noqa: S102 - our own words
+        optimizer.step()
+    # Two backward passes belong to the step.
+    assert [step.loss for step in run.steps] == [3.0]

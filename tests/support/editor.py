@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
+from warm import SERVER, warm_python
 
 Result = TypeVar("Result")
 #: Seconds to wait for an answer: many times the time of the slowest answer.
 PATIENCE = 120.0
-COMMAND = (sys.executable, "-m", "pytest_amp_check")
 EVERYTHING = types.Range(types.Position(0, 0), types.Position(10_000, 0))
 
 
@@ -23,9 +22,9 @@ class Editor:
     """A client with some folders open, used as a context manager. With ``asks``, the client requests diagnostics."""
 
     def __init__(
-        self, *folders: Path, versioned: bool = False, asks: bool = False, command: Sequence[str] = COMMAND
+        self, *folders: Path, versioned: bool = False, asks: bool = False, command: Sequence[str] = ()
     ) -> None:
-        self._command = command
+        self._command = command or (warm_python(SERVER), "-m", "pytest_amp_check")
         self._folders = folders
         self._versioned = versioned
         self._asks = asks

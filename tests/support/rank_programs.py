@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.util
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -95,22 +96,34 @@ def leaves_out_and_waits(rank: int) -> None:
 
 
 def dies_last(rank: int) -> None:
-    """Kill the last rank in its last step. The other ranks fail while waiting for the last rank."""
+    """Kill the last rank once all ranks have made two steps. The others fail while waiting for the last rank."""
     model = DistributedDataParallel(net())
-    if rank == dist.get_world_size() - 1:
-        model.register_forward_hook(_third_call_dies())
+    model.register_forward_hook(_third_call_meets(is_last=rank == dist.get_world_size() - 1))
     train(model)
 
 
-def _third_call_dies() -> Callable[..., None]:
+def _third_call_meets(*, is_last: bool) -> Callable[..., None]:
     calls = []
 
-    def dies(*given: object) -> None:
+    def meet(*given: object) -> None:
         calls.append(given)
         if len(calls) == 3:
-            os._exit(3)
+            meet_and_die() if is_last else dist.barrier()
 
-    return dies
+    return meet
+
+
+def meet_and_die() -> None:
+    """End this process once all ranks have come here.
+
+    A launcher that has seen the first rank die must not end the next one in another way.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        # The others may be gone already.
+        dist.barrier()
+    finally:
+        os._exit(3)
 
 
 def joined(rank: int) -> None:
@@ -157,7 +170,8 @@ def fails_and_takes_its_time(rank: int) -> None:
 def dies(rank: int) -> None:
     """End all ranks but the first before the first step."""
     if rank > 0:
-        os._exit(3)
+        meet_and_die()
+    dist.barrier()
     dist.barrier()
 
 

@@ -55,6 +55,8 @@ READER = (
     "pytest_amp_check.protocol.graph_checker",
     "libcst",
 )
+#: Modules of the language server.
+SERVER = (*READER, "pygls.lsp.server")
 #: Modules for a run of pytest that trains nothing.
 PYTEST = ("pytest",)
 #: Largest size of a message in bytes, and largest number of files sent with a message.
@@ -104,6 +106,24 @@ def run_command(
     """
     begin = ("-c", LIMITED.format(memory=memory)) if memory else ("-m", "pytest_amp_check")
     return _text(_forked(READER, (*begin, *arguments), stdin, cwd, os.environ if env is None else env))
+
+
+def warm_python(loaded: tuple[str, ...] = READER) -> str:
+    """Return a replacement for the Python executable: its processes are forked from one with these modules loaded.
+
+    A replacement can be given to whatever starts processes itself, and takes any standard streams. Limits of the
+    replacement's process do not apply to the fork.
+    """
+    if platform.system() != "Linux":
+        return sys.executable
+    return _stand_in(_source(loaded, _early(loaded, os.environ)))
+
+
+@functools.cache
+def _stand_in(address: str) -> str:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return _written(folder, address, (*EARLY, PATH), warm_children=False)
 
 
 @functools.cache
@@ -199,7 +219,7 @@ def start_sources() -> None:
 
 
 def _early(loaded: tuple[str, ...], env: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
-    return tuple((name, env.get(name)) for name in (*EARLY, *([PATH] if loaded is READER else [])))
+    return tuple((name, env.get(name)) for name in (*EARLY, *([PATH] if loaded in (READER, SERVER) else [])))
 
 
 @functools.cache
@@ -251,7 +271,7 @@ for name in os.listdir("/proc/self/fd"):
         continue
     if int(name) != channel.fileno():
         numbers.append(int(name))
-request = [*flags, *arguments], os.getcwd(), dict(os.environ), numbers, True
+request = [*flags, *arguments], os.getcwd(), dict(os.environ), numbers, {warm_children}
 socket.send_fds(channel, [marshal.dumps(request)], numbers)
 process = int(channel.recv({message}))
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -358,11 +378,19 @@ class _Source:
             channel.close()
 
 
-def _written(folder: str, address: bytes) -> str:
-    """Write the replacement for the Python executable to a folder. Return its path."""
+def _written(folder: str, address: bytes | str, names: tuple[str, ...] = EARLY, *, warm_children: bool = True) -> str:
+    """Write the replacement for the Python executable to a folder. Return its path.
+
+    The replacement starts a real process where an environment variable with one of the names differs.
+    """
     path = os.path.join(folder, "python")
-    early = {name: os.environ.get(name) for name in EARLY}
-    text = STAND_IN.format(python=sys.executable, early=early, address=address, message=MESSAGE)
+    text = STAND_IN.format(
+        python=sys.executable,
+        early={name: os.environ.get(name) for name in names},
+        address=address,
+        message=MESSAGE,
+        warm_children=warm_children,
+    )
     with open(path, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o700)) as file:
         file.write(text)
     return path
@@ -372,8 +400,23 @@ def _paths() -> list[str]:
     return [os.path.abspath(path) for path in os.environ.get(PATH, "").split(os.pathsep) if path]
 
 
+def _reopen_streams() -> None:
+    """Create the standard streams again, as Python does at its start: they may lead to pipes now instead of files."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before = getattr(sys, name)
+        assert isinstance(before, io.TextIOWrapper)
+        raw = io.FileIO(number, "w" if number else "r", closefd=False)
+        raw.name = f"<{name}>"
+        file = io.BufferedWriter(raw) if number else io.BufferedReader(raw)
+        by_lines = number == 2 or raw.isatty()
+        stream = io.TextIOWrapper(file, before.encoding, before.errors, "\n", line_buffering=by_lines)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def _go_on(request: Request, stand_in: str) -> None:
     """Run Python's work for these arguments as if the process had just started."""
+    _reopen_streams()
     found = _paths()
     os.chdir(request.cwd)
     os.environ.clear()

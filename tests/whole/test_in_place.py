@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from agreement import recorded  # noqa: E402 - needs torch
 
 #: torch warns that index_reduce may change.
-pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
+pytestmark = [pytest.mark.usefixtures("patched_once"), pytest.mark.filterwarnings("ignore:index_reduce")]
 
 PROGRAM = """
 import torch

@@ -64,7 +64,7 @@ if torch.__version__ < "2.5":
     # Graph nodes of this version do not have the dtype of their result.
     HERE |= {"AMP110", "AMP702"}
 
-pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
+pytestmark = pytest.mark.usefixtures("patched_once", "alone_in_a_folder")
 
 
 @functools.cache

@@ -115,7 +115,6 @@ def _install_patches() -> None:
 
 def _remove_patches() -> None:
     release_locations()
-    for hook in _hooks:
-        hook.remove()
-    _hooks.clear()
+    while _hooks:
+        _hooks.pop().remove()
     INSTALLED.remove_patches()

@@ -161,7 +161,7 @@ class Regions:
 
 def dtype_of(region: Any) -> str:
     """Return the name of a region's low-precision dtype, also for a disabled region."""
-    return LOW.get(region.fast_dtype) or str(region.fast_dtype).removeprefix("torch.")
+    return str(region.fast_dtype).removeprefix("torch.")
 
 
 def in_float8() -> bool:

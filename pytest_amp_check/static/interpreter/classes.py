@@ -15,7 +15,7 @@ from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
 from .expressions.attributes import attribute_of
 from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
-from .identity import structural_unknown
+from .identity import Operation, structural_unknown
 from .imports import globals_of, look_up, module_member
 from .interpreter import HandlerTable, Interpreter, first_result, in_frame
 from .joins import for_each_alternative, join_values
@@ -362,7 +362,7 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
     if not isinstance(made, UnknownValue):
         return made
     # The same access on the same union gives the same unknown value.
-    known = structural_unknown(interp, "attribute", (receiver,), made.source_text, name)
+    known = structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), made.source_text, name)
     known.is_divided, known.is_comparison_result, known.is_from_outside = (
         made.is_divided,
         made.is_comparison_result,

@@ -10,7 +10,7 @@ from .comparisons import ABOVE, BELOW, EQUAL, ItemCounts, RangeEnds, RangeSteps,
 from .conditions import Formula, conjunction, disjunction, literals, negate
 from .enumerations import compare_members
 from .formulas import truth_of
-from .identity import structural_unknown
+from .identity import Operation, structural_unknown
 from .interpreter import Interpreter
 from .microbatches import leaves_early, receivers_of_calls
 from .source_text import short_text
@@ -211,7 +211,7 @@ def _index_of_last(interp: Interpreter, value: Value, bound: Value) -> UnknownVa
             return base if value.offset + ahead == step.value else None
         # ``i >= n - k``
         is_step_before = value.offset == 0 and _equals(
-            interp, bound, structural_unknown(interp, "binary", (end, step), "", "-")
+            interp, bound, structural_unknown(interp, Operation.BINARY, (end, step), "", "-")
         )
         return base if is_step_before else None
     # ``i + k >= n``
@@ -219,7 +219,7 @@ def _index_of_last(interp: Interpreter, value: Value, bound: Value) -> UnknownVa
         if index.key in ends and _equals(interp, bound, ends[index.key]):
             step = steps[index.key]
             if any(
-                _equals(interp, value, structural_unknown(interp, "binary", pair, "", "+"))
+                _equals(interp, value, structural_unknown(interp, Operation.BINARY, pair, "", "+"))
                 for pair in ((index, step), (step, index))
             ):
                 return index
@@ -253,7 +253,7 @@ def _equals(interp: Interpreter, value: Value, other: Value) -> bool:
 
 def _minus_one(interp: Interpreter, number: Value) -> UnknownValue:
     """Return the value of the expression ``number - 1``."""
-    return structural_unknown(interp, "binary", (number, Const(1)), "", "-")
+    return structural_unknown(interp, Operation.BINARY, (number, Const(1)), "", "-")
 
 
 def _exclude_other_constants(interp: Interpreter, value: object, key: int) -> None:
@@ -332,7 +332,7 @@ def _key_of_path(interp: Interpreter, frame: Frame, path: ast.expr) -> object:
     if isinstance(owner, tuple):
         stored = interp.state.heap.get((owner[1], path.attr))
         return stored.identity_key(interp.unique_number) if isinstance(stored, (UnknownValue, Instance)) else None
-    known = interp.unknown_values.get(("attribute", path.attr, (owner,)))
+    known = interp.unknown_values.get((Operation.ATTRIBUTE, path.attr, (owner,)))
     return known.key if known is not None else None
 
 

@@ -14,6 +14,20 @@ from .values.tensors import TensorValue
 from .values.value import EMPTY, NO_CONSTANT, Const, Divisor, UnknownValue, Value, join_provenance
 
 
+class Operation:
+    """The operations that make an unknown value of other values. They are texts, whose hashes cost least."""
+
+    CALL = "call"
+    METHOD = "method"
+    ATTRIBUTE = "attribute"
+    ITEM = "item"
+    SLICE = "slice"
+    PART = "part"
+    EACH = "each of"
+    UNARY = "unary"
+    BINARY = "binary"
+
+
 def structural_unknown(
     interp: Interpreter, operation: str, parts: tuple[Value, ...], text: object, *extra: object
 ) -> UnknownValue:

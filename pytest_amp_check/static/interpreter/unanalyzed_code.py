@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
 from ..project.syntax import tail_name
-from .identity import structural_unknown
+from .identity import Operation, structural_unknown
 from .interpreter import HandlerTable, Interpreter
 from .name_effects import divides_gradients, effects_of_name, is_notification, only_reads
 from .source_text import expression_text
@@ -66,7 +66,11 @@ def call_unknown(
     if last in IMPURE:
         return interp.fresh_unknown(node, name)
     made = structural_unknown(
-        interp, "call", (func, *arguments), expression_text(node) if isinstance(node, ast.Call) else "", tuple(keywords)
+        interp,
+        Operation.CALL,
+        (func, *arguments),
+        expression_text(node) if isinstance(node, ast.Call) else "",
+        tuple(keywords),
     )
     if interp.state.loops:
         made.loops |= frozenset((interp.state.loops[-1].key,))

@@ -45,7 +45,7 @@ def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     models, optimizers = bound.get("models"), bound.get("optimizers")
     if models is None:
-        return interp.fresh_unknown(node, "initialized")
+        return interp.fresh_unknown(node)
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:

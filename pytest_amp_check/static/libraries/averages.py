@@ -136,7 +136,7 @@ def _is_in_place_decay(node: ast.AST) -> bool:
 
 
 def _emit_low_average(interp: Interpreter, cast: ast.Call, dtype: str) -> None:
-    event = e.LowSum(interp.site_of(cast), average=True, names={"sum": SourceText(cast, 60)})
+    event = e.LowSum(interp.site_of(cast), average=True, names={"sum": SourceText(cast)})
     event.dtype = dtype
     interp.emit_at(event)
 

@@ -19,7 +19,7 @@ from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, attribute_of
 from ..interpreter.expressions.iteration import EnumerateIterables, ZipIterables, element_of
 from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.formulas import truth_of
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, names_in
@@ -58,7 +58,7 @@ def _call_super(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
     frame = interp.state.frame
     if frame.cls is not None and frame.receiver is not None:
         return SuperValue(frame.cls, frame.receiver)
-    return interp.fresh_unknown(node, "super()")
+    return interp.fresh_unknown(node)
 
 
 def _call_range(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -81,7 +81,7 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
         interp.file_data(ItemCounts)[made.key] = length
     if made.first_value == 0:
         # The number of items, as the code would ask for it.
-        _record_end(interp, made, structural_unknown(interp, "call", (first,), "len", "len"), Const(1))
+        _record_end(interp, made, structural_unknown(interp, Operation.CALL, (first,), "len", "len"), Const(1))
     return made
 
 
@@ -92,7 +92,7 @@ def _record_end(interp: Interpreter, made: UnknownValue, end: Value, step: Value
 
 def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> UnknownValue:
     """Return a value that counts the iterations of a loop, beginning with a given number."""
-    made = structural_unknown(interp, "call", tuple(args), name, name)
+    made = structural_unknown(interp, Operation.CALL, tuple(args), name, name)
     made.loops |= interp.current_loops()
     made.iterable_kind = name
     number = literal_value(start)
@@ -104,7 +104,7 @@ def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     # The items of micro-batches belong to the iterations of the loop over them, so only the loop evaluates the items.
     splits = bool(args) and all(a.microbatches for a in args)
     if splits or any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
-        turns = interp.fresh_unknown(node, "zip")
+        turns = interp.fresh_unknown(node)
         turns.iterable_kind = "zip"
         turns.microbatches = any(a.microbatches for a in args)
         interp.file_data(ZipIterables)[turns.key] = args
@@ -122,7 +122,7 @@ def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
     try:
         return Const(float(given))
     except ValueError:
-        return interp.fresh_unknown(node, "float")
+        return interp.fresh_unknown(node)
 
 
 def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -289,7 +289,9 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
     text = device_text_of(interp, device) if device is not None else None
     if text is not None:
         return text
-    made = structural_unknown(interp, "call", tuple(args), expression_text(node) if name == "len" else name, name)
+    made = structural_unknown(
+        interp, Operation.CALL, tuple(args), expression_text(node) if name == "len" else name, name
+    )
     made.is_data_size = name in DATA_SIZE_NAMES or are_data_sizes(args)
     return made
 

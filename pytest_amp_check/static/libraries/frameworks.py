@@ -16,7 +16,7 @@ from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars
-from ..interpreter.identity import is_equal, number_key, structural_unknown
+from ..interpreter.identity import Operation, is_equal, number_key, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
@@ -191,7 +191,7 @@ def call_engine_method(
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
         given = optimizer_keys_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
         _emit_unscale(interp, engine, given, node)
-        return interp.fresh_unknown(node, "norm")
+        return interp.fresh_unknown(node)
     if does == frameworks.NO_SYNC:
         enabled = keywords.get("enabled", args[1] if len(args) > 1 else None)
         return NoSyncContext(True if enabled is None else truth_of(interp, enabled, "", node))
@@ -205,7 +205,11 @@ def call_engine_method(
     if give is not None:
         return give(interp, engine, node)
     return call_unknown(
-        interp, structural_unknown(interp, "method", (engine,), expression_text(node), name), args, keywords, node
+        interp,
+        structural_unknown(interp, Operation.METHOD, (engine,), expression_text(node), name),
+        args,
+        keywords,
+        node,
     )
 
 
@@ -235,7 +239,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
         lambda: act_on_optimizers(interp, optimizer, node, step_optimizer),
         lambda: None,
     )
-    return NONE if engine.recognized_from is None else interp.fresh_unknown(node, "norm")
+    return NONE if engine.recognized_from is None else interp.fresh_unknown(node)
 
 
 def _get_engine_attribute(interp: Interpreter, engine: FrameworkEngine, name: str, node: ast.AST) -> Value | None:

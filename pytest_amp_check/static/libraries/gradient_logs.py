@@ -25,7 +25,7 @@ def _call_gradient_log(
             module = tracked_object_of(model)
             key = module.key if module is not None else None
             interp.emit(e.GradLog, node, key, names={"call": expression_text(node)})
-    return interp.fresh_unknown(node, "watch")
+    return interp.fresh_unknown(node)
 
 
 def register(handlers: HandlerTable) -> None:

@@ -8,7 +8,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text
@@ -80,7 +80,7 @@ def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str,
     if name == "requires_grad":
         # A frozen parameter has no gradient that could matter.
         return Const(True)
-    return structural_unknown(interp, "attribute", (receiver,), name, name)
+    return structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), name, name)
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
@@ -268,7 +268,7 @@ def emit_clip(
     guessed: bool = False,
 ) -> Value:
     """Emit a clip of gradients. ``guessed`` means that only the name of the called function implies a clip."""
-    norm = interp.fresh_unknown(node, "norm")
+    norm = interp.fresh_unknown(node)
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if isinstance(limit, ScaleValue):
         # The limit is scaled like the gradients.

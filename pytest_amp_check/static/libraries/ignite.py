@@ -71,7 +71,7 @@ def _take_states(interp: Interpreter, value: Value, node: ast.AST) -> Value:
 def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     """Return a trainer, and create the trainer's own scaler if requested."""
     escape(interp, list(bound.values()), node)
-    trainer = interp.fresh_unknown(node, "trainer")
+    trainer = interp.fresh_unknown(node)
     wanted = bound.get("scaler", NONE)
     scalers = [ref for value in wanted.alternatives() if (ref := object_ref_of(value, "scaler")) is not None]
     if not scalers and literal_value(wanted):
@@ -88,7 +88,7 @@ def _make_trainer_scaler(interp: Interpreter, trainer: UnknownValue, wanted: Val
     """Return the scaler that a trainer creates on request and keeps in the trainer's state."""
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     tracked_object.attributes.enabled = truth_of(interp, wanted, "", node)
-    state = interp.fresh_unknown(node, "state")
+    state = interp.fresh_unknown(node)
     scaler = ObjectRef(tracked_object, tracked_object.attributes.enabled)
     interp.store_attribute(state.key, "scaler", scaler)
     interp.store_attribute(trainer.key, "state", state)

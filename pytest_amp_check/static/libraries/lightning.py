@@ -111,7 +111,7 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     interp.emit(e.OptimizerNew, node, optimizer.key, found=True)
 
     def emit_backward(scaler: int | None) -> None:
-        loss = as_loss(interp.fresh_unknown(node, "loss"))
+        loss = as_loss(interp.fresh_unknown(node))
         interp.emit(
             e.Backward,
             node,

@@ -64,7 +64,8 @@ def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords,
 def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> None:
     """Emit a low-precision construction for a module without a dtype argument, if the default dtype is low."""
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
-    for dtype in _filter_low_dtypes(default)[:1]:
+    dtype = next(iter(_filter_low_dtypes(default)), None)
+    if dtype is not None:
         tracked_object.attributes.low = True
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(

@@ -402,7 +402,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
         copy = interp.tracked_object(("copy", interp.location_key(node)), "module", "", interp.site_of(node))
         copy.attributes.copied = True
         return ObjectRef(copy)
-    return inner if inner is not None else interp.fresh_unknown(node, "wrapped")
+    return inner if inner is not None else interp.fresh_unknown(node)
 
 
 def mark_wrapped(
@@ -431,7 +431,7 @@ class PolicyDtypes(dict[int, str]):
 
 
 def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = interp.fresh_unknown(node, "policy")
+    made = interp.fresh_unknown(node)
     dtype = torch_api.DTYPES.get(dotted_name_of(first_or_named(args, keywords, "param_dtype")))
     if dtype is not None:
         interp.file_data(PolicyDtypes)[made.key] = dtype
@@ -464,7 +464,7 @@ def _call_register_comm_hook(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     check_comm_hook(interp, tracked_object_of(bound.get("model")), bound.get("comm_hook_type"), node)
-    return interp.fresh_unknown(node, "hook")
+    return interp.fresh_unknown(node)
 
 
 def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:

@@ -9,7 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, method_of
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative
 from ..interpreter.name_effects import effects_of_name
@@ -106,7 +106,7 @@ def _call_optimizer_method(
     if name == "step":
         if holds_scaler(interp, [value for given in (*args, *keywords.values()) for value in given.alternatives()]):
             # This is no step of torch: the receiver of the scaler calls `scaler.step` itself.
-            func = structural_unknown(interp, "method", (optimizer,), expression_text(node), name)
+            func = structural_unknown(interp, Operation.METHOD, (optimizer,), expression_text(node), name)
             return call_unknown(interp, func, [optimizer, *args], keywords, node)
         closure = first_or_named(args, keywords, "closure")
         if isinstance(closure, FunctionValue):
@@ -132,7 +132,7 @@ def _call_optimizer_method(
     if name == "backward":
         interp.emit(e.Backward, node, opaque=True, feeds=None)
         return NONE
-    return structural_unknown(interp, "call", (optimizer, *args), name, name)
+    return structural_unknown(interp, Operation.CALL, (optimizer, *args), name, name)
 
 
 def _call_inherited_zero_grad(

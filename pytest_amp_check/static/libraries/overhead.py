@@ -14,7 +14,7 @@ from ..interpreter.source_text import expression_text
 from ..interpreter.state import Loop, OpenRegion
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.tensors import TensorValue
-from ..interpreter.values.value import UnknownValue, Value
+from ..interpreter.values.value import Const, UnknownValue, Value
 from ..project.module import stored_names
 from ..project.syntax import walk
 from .arguments import first_or_named, literal_value
@@ -155,7 +155,7 @@ def _is_counter(value: Value | None) -> bool:
     """Return True if a value is a constant, or a counter of a loop."""
     if isinstance(value, UnknownValue):
         return value.is_counter or value.is_loop_index
-    return value is not None and value.kind == "constant"
+    return isinstance(value, Const)
 
 
 def writes_needless_zeros(interp: Interpreter, args: Args, keywords: Keywords) -> bool:

@@ -13,7 +13,7 @@ from ..interpreter.classes import find_own_method
 from ..interpreter.conditions import Formula, implied_literals, literals, negate
 from ..interpreter.formulas import is_none
 from ..interpreter.functions import inline_call
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches, split_on
 from ..interpreter.source_text import TextTemplate, expression_text, receiver_text, short_text
@@ -47,7 +47,7 @@ def _call_scaler_method(
     elif own is not None:
         return inline_call(interp, own, args, keywords, node)
     if name not in torch_api.SCALER_METHODS:
-        return structural_unknown(interp, "call", (scaler, *args), name, name)
+        return structural_unknown(interp, Operation.CALL, (scaler, *args), name, name)
     if name == "is_enabled":
         return _enabled_value(scaler)
     if name == "get_scale":

@@ -12,7 +12,7 @@ from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
 from ..interpreter.expressions.operators import apply_operator
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative
 from ..interpreter.microbatches import SPLITTING_CALLS
@@ -124,7 +124,9 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
     if name in _KEEPING and (tensors := find_tensors(args, {})):
         return compute_tensor(interp, tensors)
     if name.startswith("builtins."):
-        made = structural_unknown(interp, "call", tuple(args), expression_text(node), name.removeprefix("builtins."))
+        made = structural_unknown(
+            interp, Operation.CALL, tuple(args), expression_text(node), name.removeprefix("builtins.")
+        )
         made.is_divided = made.is_divided or (name == "builtins.sum" and may_pass_divided(args))
         return made
     if name in REMAINDERS and len(args) == 2 and not find_tensors(args, {}):
@@ -132,7 +134,7 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
     if name.startswith("itertools."):
         iterate = call_chain if name.endswith("chain") else iterate_over
         return iterate(interp, args, keywords, node) or structural_unknown(
-            interp, "call", tuple(args), expression_text(node), "iter"
+            interp, Operation.CALL, tuple(args), expression_text(node), name
         )
     if name.startswith("torch.optim.lr_scheduler."):
         return _make_scheduler(interp, args, keywords, node)
@@ -235,7 +237,7 @@ def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: K
         return made
     if name.rpartition(".")[2] in IMPURE:
         return interp.fresh_unknown(node, name)
-    made = structural_unknown(interp, "call", tuple(given), expression_text(node), name, tuple(keywords))
+    made = structural_unknown(interp, Operation.CALL, tuple(given), expression_text(node), name, tuple(keywords))
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     made.is_divided = may_pass_divided(given)
     if given:
@@ -250,7 +252,7 @@ def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: K
 
 
 def _call_islice(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = structural_unknown(interp, "call", tuple(args), expression_text(node), "itertools.islice")
+    made = structural_unknown(interp, Operation.CALL, tuple(args), expression_text(node), "itertools.islice")
     made.microbatches = True
     return made
 
@@ -266,14 +268,14 @@ def _make_namespace(interp: Interpreter, args: Args, keywords: Keywords, node: a
     """Return an object that only holds the keyword arguments, or None for positional arguments."""
     if args:
         return None
-    space = interp.fresh_unknown(node, "namespace")
+    space = interp.fresh_unknown(node)
     for attribute, value in keywords.items():
         interp.store_attribute(space.key, attribute, value)
     return space
 
 
 def _make_scheduler(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    scheduler = interp.fresh_unknown(node, "scheduler")
+    scheduler = interp.fresh_unknown(node)
     target = object_ref_of(first_or_named(args, keywords, "optimizer"), "optimizer")
     if target is not None:
         scheduler.scheduled_optimizer = target.tracked_object.key
@@ -305,7 +307,7 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     for grad in gradients_in(args[0]) if args else []:
         return read_grad(interp, grad, node, "norm")
-    return interp.fresh_unknown(node, "norm")
+    return interp.fresh_unknown(node)
 
 
 def _make_loss_module(

@@ -13,7 +13,7 @@ from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
 from ..interpreter.expressions.operators import apply_operator
-from ..interpreter.identity import structural_unknown
+from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.name_effects import effects_of_name
@@ -87,7 +87,7 @@ def _call_unknown_method(
         return done
     if is_low_method(name):
         return low_result(interp, name, [receiver, *args, *keywords.values()])
-    func = structural_unknown(interp, "method", (receiver,), expression_text(node), name)
+    func = structural_unknown(interp, Operation.METHOD, (receiver,), expression_text(node), name)
     data = any(not isinstance(value, (Const, ExternalName)) for value in (*args, *keywords.values()))
     result = call_unknown(interp, func, args, keywords, node, runs=data and name not in OF_TENSORS)
     result.microbatches = name in SPLITTING_CALLS
@@ -174,7 +174,7 @@ def _call_enter_context(
     if not args:
         return None
     interp.state.possible_regions += 1
-    return interp.fresh_unknown(node, "enter_context")
+    return interp.fresh_unknown(node)
 
 
 def _call_clip(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -249,7 +249,7 @@ def _call_scheduler_step(
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
     names = {"call": expression_text(node), "optimizer": optimizer}
     interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
-    return interp.fresh_unknown(node, "step")
+    return interp.fresh_unknown(node)
 
 
 def _call_update_parameters(

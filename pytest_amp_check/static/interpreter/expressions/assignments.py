@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ....protocol import events as e
 from ..dtypes import NO_DTYPE_INFO
-from ..identity import structural_unknown
+from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
 from ..source_text import short_text
 from ..values.containers import MappingValue, SequenceValue, merge_into
@@ -158,7 +158,7 @@ def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index:
         return part
     if isinstance(value, (ParamsValue, GradValue)):
         return value if isinstance(element, ast.Name) else interp.fresh_unknown(element)
-    made = structural_unknown(interp, "part", (value,), short_text(element), index)
+    made = structural_unknown(interp, Operation.PART, (value,), short_text(element), index)
     made.loops |= interp.current_loops()
     return made.with_dtype_info(value.dtype_info.part_info)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...project.module import item_name
-from ..identity import structural_unknown
+from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
 from ..source_text import expression_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue
@@ -37,7 +37,7 @@ def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST)
     if stored is not None:
         return stored
     text = expression_text(node) if isinstance(node, ast.expr) else name
-    made = structural_unknown(interp, "attribute", (receiver,), text, name)
+    made = structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), text, name)
     made.is_from_outside = receiver.is_from_outside
     made.owner_key = receiver.key if isinstance(receiver, UnknownValue) else -1
     made.is_from_gradient = made.is_from_gradient or name == "grad"
@@ -61,7 +61,7 @@ def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -
     known = (receiver if fields is None else fields).item_at(index)
     if known is not None:
         return known
-    made = structural_unknown(interp, "item", (receiver, index), short_text_or(node))
+    made = structural_unknown(interp, Operation.ITEM, (receiver, index), short_text_or(node))
     if isinstance(receiver, MappingValue):
         # Other code added the entry, or the code added the entry under an unknown key.
         made = made.with_provenance(
@@ -89,7 +89,7 @@ def item_heap_key(interp: Interpreter, receiver: Value, index: Value) -> tuple[i
 
 def evaluate_slice(interp: Interpreter, node: ast.Slice) -> Value:
     bounds = [NONE if part is None else interp.evaluate(part) for part in (node.lower, node.upper, node.step)]
-    return structural_unknown(interp, "slice", tuple(bounds), short_text_or(node))
+    return structural_unknown(interp, Operation.SLICE, tuple(bounds), short_text_or(node))
 
 
 def item_origin_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..comparisons import ItemCounts, RangeEnds, RangeSteps
-from ..identity import structural_unknown
+from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
 from ..source_text import short_text
 from ..values.containers import MappingValue, SequenceValue
@@ -43,9 +43,11 @@ def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Valu
         known = value.loop_element()
         # Each loop may build another list of the same items, as the methods of a dict do.
         return (
-            known if known is not None else structural_unknown(interp, "each of", tuple(value.items), short_text(node))
+            known
+            if known is not None
+            else structural_unknown(interp, Operation.EACH, tuple(value.items), short_text(node))
         )
-    return structural_unknown(interp, "each of", (value,), short_text(node))
+    return structural_unknown(interp, Operation.EACH, (value,), short_text(node))
 
 
 def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:

@@ -7,7 +7,7 @@ import ast
 from ....protocol import events as e
 from ..conditions import conjunction, disjunction, negate
 from ..counters import compute_constant
-from ..identity import record_division, record_multiplication, structural_unknown
+from ..identity import Operation, record_division, record_multiplication, structural_unknown
 from ..interpreter import Interpreter, first_result
 from ..source_text import short_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue, merge_into
@@ -41,7 +41,7 @@ def evaluate_unary(interp: Interpreter, node: ast.UnaryOp) -> Value:
         return Const(-value.value)
     if isinstance(value, (TensorValue, GradValue)):
         return value
-    made = structural_unknown(interp, "unary", (value,), short_text(node), type(node.op).__name__)
+    made = structural_unknown(interp, Operation.UNARY, (value,), short_text(node), type(node.op).__name__)
     made.is_divided = value.is_divided
     made.is_comparison_result = value.is_comparison_result
     return made
@@ -100,7 +100,7 @@ def _combine_containers(op: str, left: Value, right: Value) -> Value | None:
 
 def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> UnknownValue:
     """Return the result of an operator on two values of which at least one is not known."""
-    made = structural_unknown(interp, "binary", (left, right), short_text_or(node, op), op)
+    made = structural_unknown(interp, Operation.BINARY, (left, right), short_text_or(node, op), op)
     if op in ("+", "%") and isinstance(left.value, str):
         made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
     _propagate_counter(op, left, right, made)

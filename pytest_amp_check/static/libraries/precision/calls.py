@@ -96,7 +96,7 @@ def _apply_attention(interp: Interpreter, given: list[DtypeInfo], node: ast.Call
     """Check attention of another package, which receives query, key and value, and return the dtype info."""
     low = next(filter(is_low_of_region, given), None)
     if low is not None and any(fact.dtype == "float32" for fact in given):
-        emit_once(interp, e.DtypeClash, node, low, how="attention", names={"call": SourceText(node, 60)})
+        emit_once(interp, e.DtypeClash, node, low, how="attention", names={"call": SourceText(node)})
     return given[-1] if given else NO_DTYPE_INFO
 
 

@@ -56,7 +56,7 @@ def check_clamp(interp: Interpreter, op: OpCall) -> None:
         number = literal_value(interp.expression_values.get(bound))
         if isinstance(number, (int, float)) and torch_api.FLOAT16_MAX < abs(number) < float("inf"):
             tensor = op.tensor_node
-            names = {"call": SourceText(op.node, 60), **({} if tensor is None else {"tensor": SourceText(tensor)})}
+            names = {"call": SourceText(op.node), **({} if tensor is None else {"tensor": SourceText(tensor)})}
             if op.first_info.dtype == "float16" and GUESSED_LOW not in op.first_info.traits:
                 interp.emit(e.Fill, op.node, value=float(number), eligible=True, bound=True, names=names)
     upper = (
@@ -66,7 +66,7 @@ def check_clamp(interp: Interpreter, op: OpCall) -> None:
     )
     number = literal_value(interp.expression_values.get(upper)) if upper is not None else None
     if upper is not None and isinstance(number, float) and _ONES[op.first_info.dtype == "bfloat16"] < number < 1:
-        names = {"sum": SourceText(op.node, 60)}
+        names = {"sum": SourceText(op.node)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
     if op.first_info.may_underflow and op.base_name != "clamp_max":
         _check_clamp_minimum(interp, op)
@@ -79,7 +79,7 @@ def check_normalization(interp: Interpreter, op: OpCall) -> None:
     bound = keywords_of(op.node).get("eps", op.other_arguments[2] if len(op.other_arguments) > 2 else None)
     number = _NORMALIZE_EPSILON if bound is None else _find_small_number(interp, bound)
     if number is not None:
-        names = {"sum": SourceText(op.node, 60)}
+        names = {"sum": SourceText(op.node)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="normalized", divides=True, names=names)
 
 
@@ -87,5 +87,5 @@ def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:
     bound = keywords_of(op.node).get("min", op.other_arguments[0] if op.other_arguments else None)
     number = _find_small_number(interp, bound) if bound is not None else None
     if bound is not None and number is not None:
-        names = {"sum": SourceText(op.node, 60)}
+        names = {"sum": SourceText(op.node)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)

@@ -43,6 +43,6 @@ def emit_once(
         event = kind(interp.site_of(node), *keys, **fields)
         event.dtype, event.guessed = fact.dtype, GUESSED_LOW in fact.traits
         if not event.names:
-            event.names = {"call": SourceText(node, 60)}
+            event.names = {"call": SourceText(node)}
         interp.detached_events[key] = event
     return interp.detached_events.get(key)  # type: ignore[return-value]  # the key contains the kind

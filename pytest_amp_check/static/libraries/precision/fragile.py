@@ -36,7 +36,7 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
         how, low = "log-ratio", left
     else:
         return
-    emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node, 60)})
+    emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node)})
 
 
 def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
@@ -82,7 +82,7 @@ def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:
         if CAST not in fact.traits or fact.dtype == "float16" or not isinstance(number, (int, float)):
             continue
         if _EXACT < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1)):
-            names = {"call": SourceText(node, 60)}
+            names = {"call": SourceText(node)}
             emit_once(interp, e.LowPositions, node, fact, how="scaled", names=names)
 
 
@@ -98,11 +98,11 @@ def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) 
     if op not in LOSSES_OF_LOGITS or not logits.is_low or any(keyword.arg == "dtype" for keyword in node.keywords):
         return
     if interp.assumed_dtype and autocast_state(interp).mode == "off":
-        emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node, 60)})
+        emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node)})
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:
     """Report a choice of the largest probabilities after their cast to a low dtype."""
     if ROUNDED_PROBABILITY in op.first_info.traits and op.first_info.is_low:
-        names = {"call": SourceText(op.node, 60)}
+        names = {"call": SourceText(op.node)}
         emit_once(interp, e.FragileMath, op.node, op.first_info, how="ranking", names=names)

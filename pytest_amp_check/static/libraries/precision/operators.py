@@ -96,7 +96,7 @@ def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, 
     else:
         late = any(last_name(callee_of(factor) or factor) in _TURNS for factor in factors)
     if late:
-        emit_once(interp, e.LateScale, node, fact, names={"call": SourceText(node, 60)})
+        emit_once(interp, e.LateScale, node, fact, names={"call": SourceText(node)})
 
 
 def apply_operator(

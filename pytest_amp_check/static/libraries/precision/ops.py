@@ -114,7 +114,7 @@ def _check_kernel(interp: Interpreter, op: OpCall) -> None:
     )
     if not how or not low.is_low or (how == kernels.LENGTHS and _has_length(op.node)):
         return
-    emit_once(interp, e.LowOp, op.node, low, how=how, names={"call": SourceText(op.node, 60)})
+    emit_once(interp, e.LowOp, op.node, low, how=how, names={"call": SourceText(op.node)})
 
 
 def _has_length(node: ast.Call) -> bool:
@@ -217,7 +217,7 @@ def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> Non
         how = "log-complement"
     if how:
         of_each = op.name == "mean" and "keepdim" in op.keyword_infos
-        names = {"call": SourceText(op.node, 60)}
+        names = {"call": SourceText(op.node)}
         emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, of_each=of_each, names=names)
 
 

@@ -1,0 +1,314 @@
+"""Facts about calls of libraries, each in a pair of programs: one word decides whether there is a finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+"""
+
+
+def labels(program: str) -> list[str]:
+    return [finding.label for finding in check_source(HEAD + program, "train.py")]
+
+
+WINDOW = """\
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y, reduction="sum")
+    loss = loss{divided}
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("divided", "is_divided"),
+    [
+        (" / 4", True),
+        # The mean over the samples of a micro-batch, and then over the window, in any order.
+        (" / len(x)", False),
+        (" / len(x) / len(x)", False),
+        (" / len(x) / 4", True),
+        (" / 4 / len(x)", True),
+        (" / 4 / len(x) / len(x)", True),
+    ],
+)
+def test_a_sum_is_divided_by_the_samples_and_by_the_window(divided: str, is_divided: bool) -> None:
+    assert labels(WINDOW.format(divided=divided)) == ["step@undivided"] * (not is_divided)
+
+
+@pytest.mark.parametrize("wrapper", ["nn.DataParallel", "nn.parallel.DistributedDataParallel"])
+@pytest.mark.parametrize("path", ["", ".module"])
+def test_the_module_of_a_wrapper_has_the_parameters_of_the_wrapper(wrapper: str, path: str) -> None:
+    program = f"""\
+net = {wrapper}(nn.Linear(2, 2))
+net{path}.{{cast}}()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+    assert labels(program.format(cast="half")) == ["cast:trained"]
+    assert labels(program.format(cast="train")) == []
+
+
+DEFAULT = """\
+torch.set_default_dtype({dtype})
+net = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_low"),
+    [
+        ("torch.float16", True),
+        ("torch.float32", False),
+        # One finding for one call.
+        ("torch.float16 if half else torch.bfloat16", True),
+        ("torch.bfloat16 if half else torch.float32", True),
+    ],
+)
+def test_a_default_dtype_is_one_mistake(dtype: str, is_low: bool) -> None:
+    found = check_source(HEAD + DEFAULT.format(dtype=dtype), "train.py")
+    assert [finding.label for finding in found] == ["default:trained"] * is_low
+
+
+REGION = """\
+region = torch.autocast("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    {enter}
+    loss = F.mse_loss(model(x), y)
+    {leave}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+ENTER, LEAVE = "region.__enter__()", "region.__exit__(None, None, None)"
+BCE = "loss = loss + F.binary_cross_entropy(torch.sigmoid(y), y)"
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave", "expected"),
+    [
+        (ENTER, LEAVE, []),
+        (f"{ENTER}\n    {BCE}", LEAVE, ["bce@region"]),
+        (ENTER, f"{LEAVE}\n    {BCE}", []),
+        (ENTER, f"out = model(x)\n    {LEAVE}\n    loss = F.cross_entropy(out, y)", ["loss@outside"]),
+        (ENTER, f"out = model(x)\n    loss = F.cross_entropy(out, y)\n    {LEAVE}", []),
+        (f"{ENTER}\n    {ENTER}", f"{LEAVE}\n    {LEAVE}", ["enter@entered"]),
+        (ENTER, f"{LEAVE}\n    with region:\n        loss = loss + F.mse_loss(model(x), y)", []),
+        (ENTER, f"with region:\n        loss = loss + F.mse_loss(model(x), y)\n    {LEAVE}", ["enter@entered"]),
+        (ENTER, f"{LEAVE}\n    {ENTER}\n    loss = loss + F.mse_loss(model(x), y)\n    {LEAVE}", []),
+    ],
+)
+def test_a_region_that_is_entered_by_hand_is_open_until_its_exit(enter: str, leave: str, expected: list[str]) -> None:
+    assert labels(REGION.format(enter=enter, leave=leave)) == expected
+
+
+OWN_REGION = """\
+class Own(torch.autocast):
+    def {method}(self, *args):
+        pass
+
+for x, y in loader:
+    optimizer.zero_grad()
+    with Own("cuda"):
+        loss = F.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "is_region"),
+    [("__init__", False), ("__enter__", False), ("__exit__", False), ("__call__", True), ("named", True)],
+)
+def test_a_subclass_of_a_region_that_enters_in_its_own_way_is_none(method: str, is_region: bool) -> None:
+    expected = "backward@region" if is_region else "scale@outside-autocast"
+    assert labels(OWN_REGION.format(method=method)) == [expected]
+
+
+SAVED = """\
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Process
+from threading import Thread
+
+pool = ThreadPoolExecutor(1)
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+{save}
+"""
+MODEL, OPTIMIZER, SCALER = (
+    '"model": model.state_dict()',
+    '"optimizer": optimizer.state_dict()',
+    '"s": scaler.state_dict()',
+)
+DIRECT = ["torch.save({}, path)", "torch.save(obj={}, f=path)", "states = {}\ntorch.save(states, path)"]
+BY_OTHERS = [
+    "pool.submit(torch.save, {}, path)",
+    "pool.submit(write, {}, path)",
+    "pool.submit(write, states={})",
+    "pool.map(write, [{}])",
+    "Thread(target=torch.save, args=({}, path)).start()",
+    "Thread(target=write, args=({},)).start()",
+    "Thread(target=write, kwargs=dict(states={})).start()",
+    "write_checkpoint({}, path)",
+]
+
+
+def saved(way: str, *parts: str) -> list[str]:
+    return labels(SAVED.format(save=way.format(f"{{{', '.join(parts)}}}")))
+
+
+@pytest.mark.parametrize("way", [*DIRECT, *BY_OTHERS])
+def test_a_checkpoint_has_all_states_in_whichever_way_it_is_saved(way: str) -> None:
+    assert saved(way, MODEL, OPTIMIZER) == ["save:no-scaler"]
+    assert saved(way, '"model": model', OPTIMIZER) == ["save:no-scaler"]
+    assert saved(way, MODEL, OPTIMIZER, SCALER) == []
+    assert saved(way, MODEL) == []
+
+
+@pytest.mark.parametrize("way", [*DIRECT, *BY_OTHERS])
+def test_only_torch_is_known_to_save_whole_objects(way: str) -> None:
+    assert saved(way, MODEL, '"optimizer": optimizer') == ["save:no-scaler"] * (way in DIRECT)
+    assert saved(way, MODEL, OPTIMIZER, '"s": scaler') == ["save:whole-scaler"] * (way in DIRECT)
+
+
+SLICES = """\
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range({bounds}):
+        with torch.autocast("cuda"):
+            loss = F.mse_loss(model(x[i:i + 2]), y[i:i + 2])
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "slices"),
+    [("8", False), ("0, 8", False), ("0, 8, 1", False), ("0, 8, 2", True), ("0, 8, 3", True), ("0, 8, n", True)],
+)
+def test_a_range_with_steps_counts_slices_of_a_batch(bounds: str, slices: bool) -> None:
+    assert labels(SLICES.format(bounds=bounds)) == ["step@undivided"] * slices
+
+
+ENABLED = """\
+scaler = torch.amp.GradScaler("cuda", enabled={enabled})
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("enabled", "expected"),
+    [
+        *((f"dtype == {name}", ["scaler:wrong-dtype"]) for name in ('"bfloat16"', '"bf16"', '"torch.bfloat16"')),
+        ("args.dtype == torch.bfloat16", ["scaler:wrong-dtype"]),
+        ('"bf16" == dtype', ["scaler:wrong-dtype"]),
+        ('dtype == "float16"', []),
+        ('dtype != "bfloat16"', []),
+        ("True", ["scale:bf16"]),
+        ("False", []),
+    ],
+)
+def test_a_scaler_that_is_enabled_for_bfloat16(enabled: str, expected: list[str]) -> None:
+    assert labels(ENABLED.format(enabled=enabled)) == expected
+
+
+TERMS = """\
+other = nn.Linear(2, 2)
+second = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        one = F.mse_loss({first}(x), y)
+        two = F.mse_loss({last}(x), y)
+    ({left} + {right}).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "trained_apart"),
+    [
+        # By the models of the two terms: the same, another, and one that is not known.
+        ("scaler.scale(one)", "two", (True, False, True)),
+        ("one", "scaler.scale(two)", (True, False, True)),
+        ("scaler.scale(one)", "second.scale(two)", (True, False, False)),
+        ("scaler.scale(one)", "scaler.scale(two)", (False, False, False)),
+    ],
+)
+def test_terms_with_two_scales_train_the_same_weights(left: str, right: str, trained_apart: tuple[bool, ...]) -> None:
+    for last, is_uneven in zip(("model", "other", "net"), trained_apart, strict=True):
+        for models in (("model", last), (last, "model")):
+            program = TERMS.format(first=models[0], last=models[1], left=left, right=right)
+            assert labels(program) == ["backward@uneven"] * is_uneven, models
+
+
+EACH_LOSS = """\
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda"):
+        out = model(x)
+        each = F.mse_loss(out, y, reduction="none")
+        first, last = F.mse_loss(out, y), F.l1_loss(out, y)
+        loss = {loss}
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_mean"),
+    [
+        # Means over the samples of a micro-batch are added up over the window.
+        *((loss, True) for loss in ("first", "first.mean()", "first.sum()", "first.clone()", "first.float()")),
+        *((loss, True) for loss in ("first.clamp(max=1)", "torch.mean(each)", "each.mean()", "each.mean(1).mean()")),
+        *((loss, True) for loss in ("each.mean(dim=0).sum()", "each.mean(0).sum()")),
+        *((f"each.sum() / {size}", True) for size in ("len(x)", "x.size(0)", "x.shape[0]", "y.numel()")),
+        *((f"torch.stack([first, last]).{way}()", True) for way in ("sum", "mean")),
+        # Sums over the samples may have been meant, and so may a division of one's own.
+        *((loss, False) for loss in ("each.sum()", "each.mean(1).sum()", "each.mean(dim=-1).sum()")),
+        *((loss, False) for loss in ("each.sum() / total", "(first + last) / 2", "sum([first, last]) / 2")),
+    ],
+)
+def test_a_mean_over_the_samples_is_not_divided_by_the_window(loss: str, is_mean: bool) -> None:
+    assert labels(EACH_LOSS.format(loss=loss)) == ["step@undivided"] * is_mean
