@@ -28,12 +28,26 @@ _STEP_OF_OPTIMIZER = rb"(?<!scheduler)\.step\("
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOAD_METHOD = b".load_state_dict"
 _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_BACKWARD = b"backward("
+#: Beginnings of names that end in "backward" and run no backward: hooks, and what an autograd.Function keeps.
+_NO_BACKWARD = frozenset({b"save_for_", b"on_before_", b"on_after_"})
+#: Text before a call whose value the code uses.
+_USES_VALUE = (b"=", b"(", b",", b"[", b"return")
+_TYPE_TEST = b"isinstance("
 
 
 class Code:
     """Bytes of code, and what a search in the bytes shows."""
 
-    __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "_searched_words", "_words_found", "data")
+    __slots__ = (
+        "_bare_code",
+        "_has_no_docstrings",
+        "_may_enter_autocast",
+        "_runs_backward",
+        "_searched_words",
+        "_words_found",
+        "data",
+    )
 
     def __init__(self, data: bytes, searched_words: Iterable[bytes] | None = None) -> None:
         self.data = data
@@ -42,6 +56,7 @@ class Code:
         self._words_found: frozenset[bytes] | None = None
         self._bare_code: Code | None = None
         self._may_enter_autocast: bool | None = None
+        self._runs_backward: bool | None = None
         #: True if the code is known to have no docstring.
         self._has_no_docstrings = False
 
@@ -137,8 +152,28 @@ class Code:
         if look is not None:
             words, closely = look
             return not self.words_found.isdisjoint(words) and closely(self)
-        first, *others = WORDS_OF_NEED[need]
-        return first in self.words_found and all(word in self.data for word in others)
+        first, *others = words = WORDS_OF_NEED[need]
+        if first not in self.words_found or not all(word in self.data for word in others):
+            return False
+        return _BACKWARD not in words or self.runs_backward
+
+    @property
+    def runs_backward(self) -> bool:
+        """True if the code may run backward. A definition or a hook alone runs nothing."""
+        if self._runs_backward is None:
+            self._runs_backward = any(map(_runs_backward, _lines_containing(_BACKWARD, self.data)))
+        return self._runs_backward
+
+    @property
+    def does_training_step(self) -> bool:
+        """True if the code may scale a loss, run backward or step an optimizer, so that another file does the rest."""
+        bare = self.without_docstrings
+        return (
+            bare.has_rule_need("scaler")
+            or bare.runs_backward
+            or b"update_params(" in bare.data
+            or re.search(_STEP_OF_OPTIMIZER, bare.data) is not None
+        )
 
     def may_cast_trained_module(self) -> bool:
         """Return True if the code may cast a module to a low-precision dtype and train the module."""
@@ -376,7 +411,10 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 
 def _uses_autocast(data: bytes) -> bool:
-    """Return True if code calls, imports, stores or decorates with a name that ends in "autocast"."""
+    """Return True if code calls, imports, stores or decorates with a name that ends in "autocast".
+
+    A test whether an object is a region enters no region.
+    """
     previous = line_end = 0
     commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
@@ -392,10 +430,32 @@ def _uses_autocast(data: bytes) -> bool:
             continue
         if data[end : end + 8].lstrip().startswith(b"("):
             return True
+        _, is_tested, arguments = before.rpartition(_TYPE_TEST)
+        if is_tested and b")" not in arguments:
+            continue
         if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
             return True
     # Deprecated getters and setters for one device, AMP901.
     return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
+
+
+def _runs_backward(found: tuple[int, bytes]) -> bool:
+    """Return True if a line, given with its position, may run backward.
+
+    ``loss.backward()`` returns nothing: a function ``x_backward`` whose value is used computes a derivative.
+    """
+    _, line = found
+    if line.lstrip().startswith(b"#"):
+        return False
+    for before in line.split(_BACKWARD)[:-1]:
+        rest = before.rstrip(_WORD_BYTES)
+        name = before[len(rest) :]
+        if name in _NO_BACKWARD or rest.endswith(b"def "):
+            continue
+        receiver = rest.rstrip(_WORD_BYTES + b".")
+        if not name or name == b"manual_" or not receiver.rstrip().endswith(_USES_VALUE):
+            return True
+    return False
 
 
 def _uses_scaler(data: bytes) -> bool:
