@@ -152,10 +152,10 @@ class Code:
         if look is not None:
             words, closely = look
             return not self.words_found.isdisjoint(words) and closely(self)
-        first, *others = words = WORDS_OF_NEED[need]
+        first, *others = WORDS_OF_NEED[need]
         if first not in self.words_found or not all(word in self.data for word in others):
             return False
-        return _BACKWARD not in words or self.runs_backward
+        return _BACKWARD not in (first, *others) or self.runs_backward
 
     @property
     def runs_backward(self) -> bool:
