@@ -431,6 +431,34 @@ def test_what_runs_backward(text: str, *, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("if loss.isnan(): continue", True),
+        ("bad = torch.isinf(loss)", True),
+        ("assert a\nok = math.isfinite(loss)", True),
+        ("assert not torch.isnan(loss)", False),
+        ("self.assertTrue(loss.isfinite().all())", False),
+        ("", False),
+    ],
+)
+def test_what_may_skip_a_backward(text: str, *, expected: bool) -> None:
+    assert code(f"loss.backward()\n{text}").may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class A(Trainer):\n    def compute_loss(self, model, **kwargs): ...", True),
+        ("class A(Mine):\n    def compute_loss(self, model, num_items_in_batch): ...", True),
+        ("class A(Mine):\n    def compute_loss(self, model): ...", False),
+        ("Trainer(model)\nloss = self.compute_loss(x)", False),
+    ],
+)
+def test_who_computes_the_loss_of_a_trainer(text: str, *, expected: bool) -> None:
+    assert code(text).may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("isinstance(context, torch.amp.autocast_mode.autocast)", False),
         ("isinstance(context, (nullcontext, torch.autocast))", False),
         ("isinstance(context, nullcontext), torch.autocast", True),

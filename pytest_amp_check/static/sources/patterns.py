@@ -458,6 +458,22 @@ def _runs_backward(found: tuple[int, bytes]) -> bool:
     return False
 
 
+#: Finite checks. A check that fails a test skips no batch.
+_FINITE_WORDS = (b"isnan", b"isinf", b"isfinite")
+_ASSERTIONS = (b"assert", b"self.assert")
+
+
+def _may_skip_backward(code: Code) -> bool:
+    """Return True if code may skip a backward by a finite check."""
+    checks = (line for word in _FINITE_WORDS for _, line in _lines_containing(word, code.data))
+    return code.runs_backward and not all(line.lstrip().startswith(_ASSERTIONS) for line in checks)
+
+
+def _defines_loss_of_trainer(code: Code) -> bool:
+    """Return True if a class may compute the loss of transformers' Trainer."""
+    return b"def compute_loss(" in code.data and (b"Trainer" in code.data or b"num_items_in_batch" in code.data)
+
+
 def _uses_scaler(data: bytes) -> bool:
     """Return True if code uses a scaler: a name that ends in "scaler", or a method that only a scaler has."""
     # The group is optional, so that the search visits each name only once.
@@ -619,6 +635,8 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
+    "skipped backward": (_FINITE_WORDS, _may_skip_backward),
+    "loss of a Trainer": ((b"compute_loss(",), _defines_loss_of_trainer),
     "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
 #: Needs of rules, each with words that must all occur.
