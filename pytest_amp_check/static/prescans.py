@@ -79,7 +79,7 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         # Few files share a name, so this test is rare.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
-        imported = project.static_imports(prescan.path)
+        imported = project.sources_of_imports(prescan.path)
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 

@@ -496,6 +496,33 @@ def test_a_part_of_a_training_is_read_beside_another_part(tmp_path: Path, step: 
     assert (str(tmp_path / "keep.py") not in skipped) is expected
 
 
+@pytest.mark.parametrize(
+    ("export", "name", "expected"),
+    [
+        ("from .train import Trainer", "Trainer", True),
+        ("from .train import Trainer as Base", "Base", True),
+        ("from .train import *", "Trainer", True),
+        ("from .more import Trainer", "Trainer", True),
+        ("from .train import Trainer\nfrom .tool import size", "size", False),
+    ],
+)
+def test_a_package_exports_the_other_part_of_a_training(
+    tmp_path: Path, export: str, name: str, *, expected: bool
+) -> None:
+    for path, text in {
+        "train/__init__.py": export,
+        "train/train.py": "class Trainer:\n    def fit(self, loss, scaler):\n        scaler.scale(loss).backward()\n",
+        "train/tool.py": "size = 3\n",
+        "train/more/__init__.py": "from ..train import Trainer\n",
+        "keep.py": f"from train import {name}\nsave(model.state_dict())\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    report = check_paths([str(tmp_path)])
+    skipped = [path for paths in report.passed_over.values() for path in paths]
+    assert (str(tmp_path / "keep.py") not in skipped) is expected
+
+
 @pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
 def test_what_only_programs_in_files_are_searched_for(tmp_path: Path, name: str) -> None:
     text = "import torch\ndef f(x):\n    return m.from_pretrained(x, torch_dtype=dtype), x.pow(2).mean()\n"
