@@ -21,8 +21,7 @@ _LOW_DTYPE = (
 #: A model is loaded in the dtype of its checkpoint.
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
-#: A step of an optimizer, or of an object with any other name than a scheduler: pipelines for inference step those.
-_STEP_OF_OPTIMIZER = rb"(?<!scheduler)\.step\("
+_STEP = b".step("
 
 #: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
@@ -109,7 +108,8 @@ class Code:
     @property
     def chooses_model_dtype(self) -> bool:
         """True if the code lets its user choose a low dtype for the weights of a model."""
-        return re.search(_MODEL_DTYPE, self.data) is not None
+        # The words only save time: the search of a file for the pattern takes several times as long.
+        return any(word in self.data for word in _MODEL_DTYPE_WORDS) and re.search(_MODEL_DTYPE, self.data) is not None
 
     @property
     def may_choose_float16(self) -> bool:
@@ -126,7 +126,7 @@ class Code:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        return next(_iterate_fragile_lines(self.data), None) is not None
+        return any(_is_fragile(line, self.data) for _, line in _lines_of_fragile_words(self.data))
 
     @property
     def may_resume(self) -> bool:
@@ -172,7 +172,7 @@ class Code:
             bare.has_rule_need("scaler")
             or bare.runs_backward
             or b"update_params(" in bare.data
-            or re.search(_STEP_OF_OPTIMIZER, bare.data) is not None
+            or _steps_optimizer(bare.data)
         )
 
     def may_cast_trained_module(self) -> bool:
@@ -180,7 +180,7 @@ class Code:
         data = self.data
         if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
             return True  # the precision of Lightning that stores parameters in a low dtype
-        of_checkpoint = re.search(_DTYPE_OF_CHECKPOINT, data) is not None
+        of_checkpoint = (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None
         if self.words_found.isdisjoint((b"half", b"float16")) and not of_checkpoint:
             return False
         from ...protocol.frameworks import HUGGING_FACE
@@ -189,8 +189,7 @@ class Code:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (
-                (b".step(" in self.words_found and re.search(_STEP_OF_OPTIMIZER, data) is not None)
-                or re.search(rb"optim(?!\w)", data) is not None
+                (_STEP in self.words_found and _steps_optimizer(data)) or re.search(rb"optim(?!\w)", data) is not None
             )
         if not trained:
             return False
@@ -207,7 +206,10 @@ class Code:
 
         Classes of the code itself and of torch are omitted: they inherit nothing from other files of the project.
         """
-        if self.words_found.isdisjoint(_HOOK_WORDS) or self.without_docstrings.words_found.isdisjoint(_HOOK_WORDS):
+        hooks = self.words_found.intersection(_HOOK_WORDS)
+        if hooks == {_STEP} and not _steps_optimizer(self.data):
+            return set()
+        if not hooks or self.without_docstrings.words_found.isdisjoint(hooks):
             return set()
         found: set[bytes] = set()
         own = {b"", b"Module", b"object"}
@@ -458,6 +460,11 @@ def _runs_backward(found: tuple[int, bytes]) -> bool:
     return False
 
 
+def _steps_optimizer(data: bytes) -> bool:
+    """Return True if code steps an object with any other name than a scheduler: pipelines for inference step those."""
+    return not all(before.endswith(b"scheduler") for before in data.split(_STEP)[:-1])
+
+
 #: Finite checks. A check that fails a test skips no batch.
 _FINITE_WORDS = (b"isnan", b"isinf", b"isfinite")
 _ASSERTIONS = (b"assert", b"self.assert")
@@ -466,7 +473,7 @@ _ASSERTIONS = (b"assert", b"self.assert")
 def _may_skip_backward(code: Code) -> bool:
     """Return True if code may skip a backward by a finite check."""
     checks = (line for word in _FINITE_WORDS for _, line in _lines_containing(word, code.data))
-    return code.runs_backward and not all(line.lstrip().startswith(_ASSERTIONS) for line in checks)
+    return not all(line.lstrip().startswith(_ASSERTIONS) for line in checks) and code.runs_backward
 
 
 def _defines_loss_of_trainer(code: Code) -> bool:
@@ -498,8 +505,10 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
+_MODEL_DTYPE_WORDS = (b"torch_dtype", b"16-true", b"deepspeed.", b"MixedPrecisionPolicy")
 _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
 #: A cast to a low dtype.
+_LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
@@ -568,15 +577,20 @@ _FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(")
 
 def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
     """Yield the positions of the lines with an expression that low precision may spoil for any tensor."""
-    ranks = b"topk(" in data
-    lines = {start: line for word in _FRAGILE_WORDS for start, line in _lines_containing(word, data)}
-    for start, line in sorted(lines.items()):
-        if _is_fragile_line(line) or (ranks and _rounds_scores(line)):
+    for start, line in sorted(set(_lines_of_fragile_words(data))):
+        if _is_fragile(line, data):
             yield start
 
 
-def _is_fragile_line(line: bytes) -> bool:
-    """Return True if a line may average squares, or subtract squares or log-probabilities."""
+def _lines_of_fragile_words(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and the text of each line with a word of a fragile expression, once for each such word."""
+    return (found for word in _FRAGILE_WORDS for found in _lines_containing(word, data))
+
+
+def _is_fragile(line: bytes, data: bytes) -> bool:
+    """Return True if a line may average squares, subtract squares or log-probabilities, or round ranked scores."""
+    if _rounds_scores(line) and b"topk(" in data:
+        return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
     if b"freq" in line and re.search(_ROUNDED_POSITIONS, line):
@@ -611,7 +625,7 @@ def _may_average_low_copy(data: bytes) -> bool:
     if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
         return False
     decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data
-    return decays and any(map(_casts_copy, data.split(b"\n")))
+    return decays and any(_casts_copy(line) for word in _LOW_CAST_WORDS for _, line in _lines_containing(word, data))
 
 
 def _names_old_clip(code: Code) -> bool:
@@ -621,9 +635,11 @@ def _names_old_clip(code: Code) -> bool:
 
 def _has_suppression(code: Code) -> bool:
     """Return True if a comment may suppress a rule, or looks as if it did."""
-    return re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", code.data) is not None or any(
-        b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
-    )
+    data = code.data
+    if re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", data) is not None:
+        return True
+    # A search without regard to case takes long.
+    return b"noqa" in data.lower() and any(b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", data))
 
 
 #: Needs of rules that require a closer search -> words that must occur, and the search.
@@ -635,7 +651,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
-    "skipped backward": (_FINITE_WORDS, _may_skip_backward),
+    "skipped backward": ((_BACKWARD,), _may_skip_backward),
     "loss of a Trainer": ((b"compute_loss(",), _defines_loss_of_trainer),
     "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
