@@ -400,9 +400,10 @@ def test_a_star_import_parses_only_files_with_the_name(tmp_path: Path, monkeypat
         parsed.add(text)
         return parse(text)
 
-    monkeypatch.setattr(ast, "parse", record)
     package = "from .first import *\nfrom .second import *\n"
     files = {"kit/__init__.py": package, "kit/first.py": "optimizer = 1\n", "kit/second.py": SCALED}
-    assert is_followed(tmp_path, "train.py", "from kit import *", "scaled", files)
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", record)
+        assert is_followed(tmp_path, "train.py", "from kit import *", "scaled", files)
     assert files["kit/first.py"] not in parsed
     assert files["kit/second.py"] in parsed
