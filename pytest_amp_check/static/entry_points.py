@@ -206,13 +206,16 @@ def analyze_as_low(
         if project.assumed_dtype:
             autograd_functions.report_assumed_functions(interp)
         _close_graph(interp, (module.path, 0), {})
+        calls_by_name: dict[str, list[ast.Call]] = {}
         for function in sorted(module.functions.values(), key=_is_helper):
             if (function.node, None) in interp.analyzed_functions or isinstance(function.node, ast.Lambda):
                 continue
             if functions is not None and function not in functions:
                 continue
-            if _gets_only_float32(module, function):
-                continue
+            if function.name.startswith("_") and not function.name.endswith("__"):
+                calls_by_name = calls_by_name or _index_calls(module)
+                if _all_convert_argument(calls_by_name.get(function.name, [])):
+                    continue
             if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
                 break
             if precision.may_get_low_tensors(interp, function):
@@ -222,17 +225,23 @@ def analyze_as_low(
         interp.release_references()
 
 
-def _gets_only_float32(module: Module, function: Function) -> bool:
-    """Return True for a private function whose callers all convert the first argument: ``self._normalize(x.float())``.
+def _index_calls(module: Module) -> dict[str, list[ast.Call]]:
+    """Return the calls of a file by the last name of the callee."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in walk(module.tree):
+        if isinstance(node, ast.Call):
+            found.setdefault(tail_name(node.func), []).append(node)
+    return found
+
+
+def _all_convert_argument(calls_of_function: list[ast.Call]) -> bool:
+    """Return True if all callers of a private function convert the first argument: ``self._normalize(x.float())``.
 
     No call was reached, because a constant excludes them all here.
     """
-    if not function.name.startswith("_") or function.name.endswith("__"):
-        return False
-    calls = [node for node in walk(module.tree) if isinstance(node, ast.Call) and tail_name(node.func) == function.name]
-    return bool(calls) and all(
+    return bool(calls_of_function) and all(
         bool(call.args) and isinstance(call.args[0], ast.Call) and tail_name(call.args[0].func) == "float"
-        for call in calls
+        for call in calls_of_function
     )
 
 

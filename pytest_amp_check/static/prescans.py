@@ -69,7 +69,7 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         (todo if look.may_have_findings else others).append(look)
     # A base class may call methods that a subclass defines; this file may save objects that another file trains.
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
-    training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
+    training = {os.path.abspath(look.path) for look in todo if look.does_training_step and look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
     parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
 
@@ -79,7 +79,7 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         # Few files share a name, so this test is rare.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
-        imported = project.static_imports(prescan.path)
+        imported = project.sources_of_imports(prescan.path)
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp_check.static.engine import check_paths
 from pytest_amp_check.static.sources import patterns
 from pytest_amp_check.static.sources.patterns import Code
 from pytest_amp_check.static.sources.prefilter import prescan_file
@@ -399,6 +400,127 @@ def test_what_documentation_shows_is_none_of_a_program(tmp_path: Path, name: str
 def test_what_leaves_the_training_to_other_files(tmp_path: Path, text: str, *, expected: bool) -> None:
     (tmp_path / "a.py").write_text(text)
     assert prescan_file(str(tmp_path / "a.py"), largest=0).does_training_part is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("loss.backward()", True),
+        ("self.manual_backward(loss)", True),
+        ("y = ctx.manual_backward(loss)", True),
+        ("norm = loss.backward(retain_graph=True)", True),
+        ("run_backward(loss, optimizer)", True),
+        ("if ready: self._backward(loss)", True),
+        ("def backward(self, loss): loss.backward()", True),
+        ("def backward(ctx, grad):\n    return grad", False),
+        ("ctx.save_for_backward(x)", False),
+        ("super().on_after_backward()", False),
+        ("grad = aten.unfold_backward(y, 1)", False),
+        ("return torch.ops.aten.gelu_backward(y)", False),
+        ("merge(softmax_backward(y), 1)", False),
+        ("# loss.backward()", False),
+        ("backward = 1", False),
+    ],
+)
+def test_what_runs_backward(text: str, *, expected: bool) -> None:
+    assert code(text).runs_backward is expected
+    # A loss that is not finite makes a rank skip its backward.
+    assert code(f"{text}\nif loss.isnan(): pass").may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("if loss.isnan(): continue", True),
+        ("bad = torch.isinf(loss)", True),
+        ("assert a\nok = math.isfinite(loss)", True),
+        ("assert not torch.isnan(loss)", False),
+        ("self.assertTrue(loss.isfinite().all())", False),
+        ("", False),
+    ],
+)
+def test_what_may_skip_a_backward(text: str, *, expected: bool) -> None:
+    assert code(f"loss.backward()\n{text}").may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class A(Trainer):\n    def compute_loss(self, model, **kwargs): ...", True),
+        ("class A(Mine):\n    def compute_loss(self, model, num_items_in_batch): ...", True),
+        ("class A(Mine):\n    def compute_loss(self, model): ...", False),
+        ("Trainer(model)\nloss = self.compute_loss(x)", False),
+    ],
+)
+def test_who_computes_the_loss_of_a_trainer(text: str, *, expected: bool) -> None:
+    assert code(text).may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("isinstance(context, torch.amp.autocast_mode.autocast)", False),
+        ("isinstance(context, (nullcontext, torch.autocast))", False),
+        ("isinstance(context, nullcontext), torch.autocast", True),
+        ("isinstance(autocast('cuda'), nullcontext)", True),
+        ("if isinstance(context, autocast): context = autocast('cuda')", True),
+    ],
+)
+def test_a_test_of_a_type_enters_no_region(text: str, *, expected: bool) -> None:
+    assert code(text).may_have_findings() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("scaler = GradScaler()", True),
+        ("loss.backward()", True),
+        ("optimizer.step()", True),
+        ("optimizer.update_params(loss)", True),
+        ("scheduler.step()", False),
+        ("ctx.save_for_backward(x)", False),
+        ('def f():\n    """loss.backward()"""', False),
+    ],
+)
+def test_what_is_a_step_of_a_training(tmp_path: Path, text: str, *, expected: bool) -> None:
+    (tmp_path / "a.py").write_text(f"with autocast('cuda'): pass\n{text}\n")
+    assert prescan_file(str(tmp_path / "a.py"), largest=0).does_training_step is expected
+
+
+@pytest.mark.parametrize(("step", "expected"), [("loss.backward()", True), ("loss.sum()", False)])
+def test_a_part_of_a_training_is_read_beside_another_part(tmp_path: Path, step: str, *, expected: bool) -> None:
+    (tmp_path / "train.py").write_text(f"def train(loss):\n    with torch.autocast('cuda'):\n        {step}\n")
+    (tmp_path / "keep.py").write_text("from train import train\nsave(model.state_dict())\n")
+    report = check_paths([str(tmp_path)])
+    skipped = [path for paths in report.passed_over.values() for path in paths]
+    assert (str(tmp_path / "keep.py") not in skipped) is expected
+
+
+@pytest.mark.parametrize(
+    ("export", "name", "expected"),
+    [
+        ("from .train import Trainer", "Trainer", True),
+        ("from .train import Trainer as Base", "Base", True),
+        ("from .train import *", "Trainer", True),
+        ("from .more import Trainer", "Trainer", True),
+        ("from .train import Trainer\nfrom .tool import size", "size", False),
+    ],
+)
+def test_a_package_exports_the_other_part_of_a_training(
+    tmp_path: Path, export: str, name: str, *, expected: bool
+) -> None:
+    for path, text in {
+        "train/__init__.py": export,
+        "train/train.py": "class Trainer:\n    def fit(self, loss, scaler):\n        scaler.scale(loss).backward()\n",
+        "train/tool.py": "size = 3\n",
+        "train/more/__init__.py": "from ..train import Trainer\n",
+        "keep.py": f"from train import {name}\nsave(model.state_dict())\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    report = check_paths([str(tmp_path)])
+    skipped = [path for paths in report.passed_over.values() for path in paths]
+    assert (str(tmp_path / "keep.py") not in skipped) is expected
 
 
 @pytest.mark.parametrize("name", ["a.py", "a.ipynb"])

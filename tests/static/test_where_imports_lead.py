@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import textwrap
 from pathlib import Path
@@ -390,3 +391,19 @@ def test_the_nearest_file_of_a_name_is_meant(
 ) -> None:
     files = {**dict.fromkeys(others, "x = 1\n"), file: SCALED}
     assert is_followed(tmp_path, train, "from tools import scaled", "scaled", files) is expected
+
+
+def test_a_star_import_parses_only_files_with_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsed = ast.parse, set[str]()
+
+    def record(text: str) -> ast.Module:
+        parsed.add(text)
+        return parse(text)
+
+    package = "from .first import *\nfrom .second import *\n"
+    files = {"kit/__init__.py": package, "kit/first.py": "optimizer = 1\n", "kit/second.py": SCALED}
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", record)
+        assert is_followed(tmp_path, "train.py", "from kit import *", "scaled", files)
+    assert files["kit/first.py"] not in parsed
+    assert files["kit/second.py"] in parsed

@@ -49,17 +49,29 @@ def _global_value(interp: Interpreter, home: Frame, name: str) -> Value | None:
 
 
 def _find_in_star_imports(interp: Interpreter, home: Frame, name: str) -> Value | None:
-    """Return the value that ``from module import *`` binds to a name, or None. Import cycles end the search."""
+    """Return the value that ``from module import *`` binds to a name, or None. Import cycles end the search.
+
+    Files without the name are not parsed: a package may star-import all of its files.
+    """
     key = (home.module.path, f"* {name}")
     if key in interp.pending_names:
         return None
     interp.pending_names.add(key)
-    found = (_load_from_module(interp, star._replace(name=name), home.module) for star in home.module.star_imports)
+    found = (
+        _load_from_module(interp, star._replace(name=name), home.module)
+        for star in home.module.star_imports
+        if _may_star_bind(interp, star, home.module, name)
+    )
     value = next((each for each in found if each is not None), None)
     interp.pending_names.discard(key)
     if value is not None:
         home.vars[name] = value
     return value
+
+
+def _may_star_bind(interp: Interpreter, star: ImportedName, importer: Module, name: str) -> bool:
+    path = interp.project.find_import(star.module, importer.path, star.level)
+    return path is not None and interp.project.may_bind(path, name)
 
 
 def globals_of(interp: Interpreter, module: Module) -> Frame:

@@ -289,8 +289,11 @@ class Interpreter:
                     self.evaluate(child)
             value = self.fresh_unknown(node)
         if self.module.may_lose_precision or self.state.frame.module.may_lose_precision:
-            # Asked here as well, because most expressions need no call.
-            return self.annotate_dtype(kind, node, value)
+            # As in `annotate_dtype`, without a call for each expression.
+            annotate = self.handlers.dtype_annotators.get(kind)
+            if annotate is not None:
+                value = annotate(self, node, value)
+            self.expression_values[node] = value
         return value
 
     def annotate_dtype(self, kind: type[ast.AST], node: ast.AST, value: Value) -> Value:

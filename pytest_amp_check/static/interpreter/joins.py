@@ -74,10 +74,14 @@ def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
     """Return the part of a condition that the current path condition does not decide."""
     if isinstance(formula, bool):
         return formula
-    return simplify_under(
-        interp.shorten_formula(formula),
-        dict(pair for each in interp.state.path_condition for pair in implied_literals(each)),
-    )
+    known: dict[int, bool] = {}
+    for each in interp.state.path_condition:
+        # Most conditions are a single predicate or its negation.
+        if isinstance(each, tuple) and each[0] == "test":
+            known[each[1]] = True
+        else:
+            known.update(implied_literals(each))
+    return simplify_under(interp.shorten_formula(formula), known)
 
 
 def run_branches(

@@ -119,6 +119,11 @@ class Exports:
         names = self._names_of(path)
         return bool(names.star_imports) or name.encode() in names.imports
 
+    def may_bind(self, path: str, name: str) -> bool:
+        """Return True if a file may bind a name: the name occurs in the file, or a star import may bind it."""
+        names = self._names_of(path)
+        return bool(names.star_imports) or names.has_name(name.encode())
+
     def number_at(self, path: str, name: str) -> float | None:
         """Return the number that the only module-level statement for a name assigns, or None."""
         names = self._names_of(path)

@@ -21,19 +21,32 @@ _LOW_DTYPE = (
 #: A model is loaded in the dtype of its checkpoint.
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
-#: A step of an optimizer, or of an object with any other name than a scheduler: pipelines for inference step those.
-_STEP_OF_OPTIMIZER = rb"(?<!scheduler)\.step\("
+_STEP = b".step("
 
 #: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOAD_METHOD = b".load_state_dict"
 _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_BACKWARD = b"backward("
+#: Beginnings of names that end in "backward" and run no backward: hooks, and what an autograd.Function keeps.
+_NO_BACKWARD = frozenset({b"save_for_", b"on_before_", b"on_after_"})
+#: Text before a call whose value the code uses.
+_USES_VALUE = (b"=", b"(", b",", b"[", b"return")
+_TYPE_TEST = b"isinstance("
 
 
 class Code:
     """Bytes of code, and what a search in the bytes shows."""
 
-    __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "_searched_words", "_words_found", "data")
+    __slots__ = (
+        "_bare_code",
+        "_has_no_docstrings",
+        "_may_enter_autocast",
+        "_runs_backward",
+        "_searched_words",
+        "_words_found",
+        "data",
+    )
 
     def __init__(self, data: bytes, searched_words: Iterable[bytes] | None = None) -> None:
         self.data = data
@@ -42,6 +55,7 @@ class Code:
         self._words_found: frozenset[bytes] | None = None
         self._bare_code: Code | None = None
         self._may_enter_autocast: bool | None = None
+        self._runs_backward: bool | None = None
         #: True if the code is known to have no docstring.
         self._has_no_docstrings = False
 
@@ -94,7 +108,8 @@ class Code:
     @property
     def chooses_model_dtype(self) -> bool:
         """True if the code lets its user choose a low dtype for the weights of a model."""
-        return re.search(_MODEL_DTYPE, self.data) is not None
+        # The words only save time: the search of a file for the pattern takes several times as long.
+        return any(word in self.data for word in _MODEL_DTYPE_WORDS) and re.search(_MODEL_DTYPE, self.data) is not None
 
     @property
     def may_choose_float16(self) -> bool:
@@ -111,7 +126,7 @@ class Code:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        return next(_iterate_fragile_lines(self.data), None) is not None
+        return any(_is_fragile(line, self.data) for _, line in _lines_of_fragile_words(self.data))
 
     @property
     def may_resume(self) -> bool:
@@ -138,14 +153,34 @@ class Code:
             words, closely = look
             return not self.words_found.isdisjoint(words) and closely(self)
         first, *others = WORDS_OF_NEED[need]
-        return first in self.words_found and all(word in self.data for word in others)
+        if first not in self.words_found or not all(word in self.data for word in others):
+            return False
+        return _BACKWARD not in (first, *others) or self.runs_backward
+
+    @property
+    def runs_backward(self) -> bool:
+        """True if the code may run backward. A definition or a hook alone runs nothing."""
+        if self._runs_backward is None:
+            self._runs_backward = any(map(_runs_backward, _lines_containing(_BACKWARD, self.data)))
+        return self._runs_backward
+
+    @property
+    def does_training_step(self) -> bool:
+        """True if the code may scale a loss, run backward or step an optimizer, so that another file does the rest."""
+        bare = self.without_docstrings
+        return (
+            bare.has_rule_need("scaler")
+            or bare.runs_backward
+            or b"update_params(" in bare.data
+            or _steps_optimizer(bare.data)
+        )
 
     def may_cast_trained_module(self) -> bool:
         """Return True if the code may cast a module to a low-precision dtype and train the module."""
         data = self.data
         if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
             return True  # the precision of Lightning that stores parameters in a low dtype
-        of_checkpoint = re.search(_DTYPE_OF_CHECKPOINT, data) is not None
+        of_checkpoint = (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None
         if self.words_found.isdisjoint((b"half", b"float16")) and not of_checkpoint:
             return False
         from ...protocol.frameworks import HUGGING_FACE
@@ -154,8 +189,7 @@ class Code:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (
-                (b".step(" in self.words_found and re.search(_STEP_OF_OPTIMIZER, data) is not None)
-                or re.search(rb"optim(?!\w)", data) is not None
+                (_STEP in self.words_found and _steps_optimizer(data)) or re.search(rb"optim(?!\w)", data) is not None
             )
         if not trained:
             return False
@@ -172,7 +206,10 @@ class Code:
 
         Classes of the code itself and of torch are omitted: they inherit nothing from other files of the project.
         """
-        if self.words_found.isdisjoint(_HOOK_WORDS) or self.without_docstrings.words_found.isdisjoint(_HOOK_WORDS):
+        hooks = self.words_found.intersection(_HOOK_WORDS)
+        if hooks == {_STEP} and not _steps_optimizer(self.data):
+            return set()
+        if not hooks or self.without_docstrings.words_found.isdisjoint(hooks):
             return set()
         found: set[bytes] = set()
         own = {b"", b"Module", b"object"}
@@ -376,7 +413,10 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 
 def _uses_autocast(data: bytes) -> bool:
-    """Return True if code calls, imports, stores or decorates with a name that ends in "autocast"."""
+    """Return True if code calls, imports, stores or decorates with a name that ends in "autocast".
+
+    A test whether an object is a region enters no region.
+    """
     previous = line_end = 0
     commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
@@ -392,10 +432,53 @@ def _uses_autocast(data: bytes) -> bool:
             continue
         if data[end : end + 8].lstrip().startswith(b"("):
             return True
+        _, is_tested, arguments = before.rpartition(_TYPE_TEST)
+        if is_tested and b")" not in arguments:
+            continue
         if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
             return True
     # Deprecated getters and setters for one device, AMP901.
     return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
+
+
+def _runs_backward(found: tuple[int, bytes]) -> bool:
+    """Return True if a line, given with its position, may run backward.
+
+    ``loss.backward()`` returns nothing: a function ``x_backward`` whose value is used computes a derivative.
+    """
+    _, line = found
+    if line.lstrip().startswith(b"#"):
+        return False
+    for before in line.split(_BACKWARD)[:-1]:
+        rest = before.rstrip(_WORD_BYTES)
+        name = before[len(rest) :]
+        if name in _NO_BACKWARD or rest.endswith(b"def "):
+            continue
+        receiver = rest.rstrip(_WORD_BYTES + b".")
+        if not name or name == b"manual_" or not receiver.rstrip().endswith(_USES_VALUE):
+            return True
+    return False
+
+
+def _steps_optimizer(data: bytes) -> bool:
+    """Return True if code steps an object with any other name than a scheduler: pipelines for inference step those."""
+    return not all(before.endswith(b"scheduler") for before in data.split(_STEP)[:-1])
+
+
+#: Finite checks. A check that fails a test skips no batch.
+_FINITE_WORDS = (b"isnan", b"isinf", b"isfinite")
+_ASSERTIONS = (b"assert", b"self.assert")
+
+
+def _may_skip_backward(code: Code) -> bool:
+    """Return True if code may skip a backward by a finite check."""
+    checks = (line for word in _FINITE_WORDS for _, line in _lines_containing(word, code.data))
+    return not all(line.lstrip().startswith(_ASSERTIONS) for line in checks) and code.runs_backward
+
+
+def _defines_loss_of_trainer(code: Code) -> bool:
+    """Return True if a class may compute the loss of transformers' Trainer."""
+    return b"def compute_loss(" in code.data and (b"Trainer" in code.data or b"num_items_in_batch" in code.data)
 
 
 def _uses_scaler(data: bytes) -> bool:
@@ -422,8 +505,10 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
+_MODEL_DTYPE_WORDS = (b"torch_dtype", b"16-true", b"deepspeed.", b"MixedPrecisionPolicy")
 _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
 #: A cast to a low dtype.
+_LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
@@ -492,15 +577,20 @@ _FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(")
 
 def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
     """Yield the positions of the lines with an expression that low precision may spoil for any tensor."""
-    ranks = b"topk(" in data
-    lines = {start: line for word in _FRAGILE_WORDS for start, line in _lines_containing(word, data)}
-    for start, line in sorted(lines.items()):
-        if _is_fragile_line(line) or (ranks and _rounds_scores(line)):
+    for start, line in sorted(set(_lines_of_fragile_words(data))):
+        if _is_fragile(line, data):
             yield start
 
 
-def _is_fragile_line(line: bytes) -> bool:
-    """Return True if a line may average squares, or subtract squares or log-probabilities."""
+def _lines_of_fragile_words(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and the text of each line with a word of a fragile expression, once for each such word."""
+    return (found for word in _FRAGILE_WORDS for found in _lines_containing(word, data))
+
+
+def _is_fragile(line: bytes, data: bytes) -> bool:
+    """Return True if a line may average squares, subtract squares or log-probabilities, or round ranked scores."""
+    if _rounds_scores(line) and b"topk(" in data:
+        return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
     if b"freq" in line and re.search(_ROUNDED_POSITIONS, line):
@@ -535,7 +625,7 @@ def _may_average_low_copy(data: bytes) -> bool:
     if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
         return False
     decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data
-    return decays and any(map(_casts_copy, data.split(b"\n")))
+    return decays and any(_casts_copy(line) for word in _LOW_CAST_WORDS for _, line in _lines_containing(word, data))
 
 
 def _names_old_clip(code: Code) -> bool:
@@ -545,9 +635,11 @@ def _names_old_clip(code: Code) -> bool:
 
 def _has_suppression(code: Code) -> bool:
     """Return True if a comment may suppress a rule, or looks as if it did."""
-    return re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", code.data) is not None or any(
-        b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
-    )
+    data = code.data
+    if re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", data) is not None:
+        return True
+    # A search without regard to case takes long.
+    return b"noqa" in data.lower() and any(b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", data))
 
 
 #: Needs of rules that require a closer search -> words that must occur, and the search.
@@ -559,6 +651,8 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
+    "skipped backward": ((_BACKWARD,), _may_skip_backward),
+    "loss of a Trainer": ((b"compute_loss(",), _defines_loss_of_trainer),
     "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
 #: Needs of rules, each with words that must all occur.

@@ -21,6 +21,7 @@ class Prescan:
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
     computes_tensors     the file computes with tensors
     does_training_part   the file may leave the training to another file and still hold a mistake
+    does_training_step   a file that may hold a mistake does a step of a training, which another file may complete
     digest               digest of the content
 
     None means that the prescan did not search for these names.
@@ -33,6 +34,7 @@ class Prescan:
         "computes_tensors",
         "digest",
         "does_training_part",
+        "does_training_step",
         "has_fragile_math",
         "has_lightning16",
         "imported_names",
@@ -52,7 +54,7 @@ class Prescan:
         self.class_names: set[bytes] | None = None
         self.base_names: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
-        self.does_training_part = False
+        self.does_training_part = self.does_training_step = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
@@ -72,6 +74,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     seen = Prescan(path, len(data), facts, may_have_findings=code.may_have_findings())
     if seen.may_have_findings:
         seen.class_names = code.class_names()
+        seen.does_training_step = code.does_training_step
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
         seen.does_training_part = code.does_training_part

@@ -24,11 +24,7 @@ RULE = Rule(
     detected_by=STATIC,
     applicability=UNSAFE,
     event_checks={Undivided: _check_undivided},
-    prescan_words=(
-        ".step( backward(",
-        "num_items_in_batch compute_loss(",
-        "Trainer compute_loss(",
-    ),
+    prescan_words=(".step( backward(", "loss of a Trainer"),
     violations={
         "loss:ignores-window": ViolationKind(
             "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the model takes "

@@ -18,7 +18,7 @@ RULE = Rule(
     "One rank skips a batch with a non-finite loss, while the others wait for its gradients.",
     detected_by=STATIC,
     event_checks={LeftOut: _check_left_out},
-    prescan_words=("backward( isnan", "backward( isinf", "backward( isfinite"),
+    prescan_words=("skipped backward",),
     violations={
         "left-out@rank": ViolationKind(
             "`{call}` checks only this rank's batch, so after a skipped backward other ranks wait for gradients of "
