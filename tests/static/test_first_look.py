@@ -463,10 +463,17 @@ def test_who_computes_the_loss_of_a_trainer(text: str, *, expected: bool) -> Non
         ("isinstance(context, (nullcontext, torch.autocast))", False),
         ("isinstance(context, nullcontext), torch.autocast", True),
         ("isinstance(autocast('cuda'), nullcontext)", True),
+        ("self.enable_autocast = (dtype == torch.float16)", False),
+        ("Config(fp8_autocast=True)", False),
+        ("self.amp_autocast = torch.autocast", True),
+        ("self.amp_autocast = make_autocast('cuda')", True),
+        ("with self.amp_autocast: pass", True),
+        ("if self.enable_autocast == 1: pass", True),
+        ("Config(autocast=True)", True),
         ("if isinstance(context, autocast): context = autocast('cuda')", True),
     ],
 )
-def test_a_test_of_a_type_enters_no_region(text: str, *, expected: bool) -> None:
+def test_a_test_of_a_type_and_a_flag_enter_no_region(text: str, *, expected: bool) -> None:
     assert code(text).may_have_findings() is expected
 
 

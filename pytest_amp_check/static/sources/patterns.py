@@ -415,7 +415,7 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 def _uses_autocast(data: bytes) -> bool:
     """Return True if code calls, imports, stores or decorates with a name that ends in "autocast".
 
-    A test whether an object is a region enters no region.
+    A test whether an object is a region enters no region, and neither does an assignment to a name with a prefix.
     """
     previous = line_end = 0
     commented = False
@@ -433,12 +433,21 @@ def _uses_autocast(data: bytes) -> bool:
         if data[end : end + 8].lstrip().startswith(b"("):
             return True
         _, is_tested, arguments = before.rpartition(_TYPE_TEST)
-        if is_tested and b")" not in arguments:
+        if (is_tested and b")" not in arguments) or _is_assigned_flag(before, data[end : end + 8]):
             continue
         if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
             return True
     # Deprecated getters and setters for one device, AMP901.
     return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
+
+
+def _is_assigned_flag(before: bytes, after: bytes) -> bool:
+    """Return True for the target of an assignment or a keyword such as ``enable_autocast=``, whose value may be a flag.
+
+    The value, and each use of the name, are other occurrences.
+    """
+    after = after.lstrip(b" ")
+    return before.endswith(b"_autocast") and after.startswith(b"=") and not after.startswith(b"==")
 
 
 def _runs_backward(found: tuple[int, bytes]) -> bool:
