@@ -328,3 +328,18 @@ def test_a_mode_of_the_program_stays_where_it_is() -> None:
     assert only(run).message.startswith(
         "`log` in code outside of modules produces the first non-finite value in step 1"
     )
+
+
+# Only a row and a column are read of the gradient of the larger layer.
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 2), (128, 256)])
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_gradient_that_is_not_finite_behind_a_finite_loss(inputs: int, outputs: int, row: int) -> None:
+    with record() as run:
+        layer = nn.Linear(inputs, outputs, bias=False)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        out = layer(torch.ones(4, inputs))[:, row]
+        # The derivative of the square root is infinite at zero.
+        (out - out.detach()).abs().sqrt().sum().backward()
+        optimizer.step()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["not-finite:gradient"]
