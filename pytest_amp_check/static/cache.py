@@ -18,7 +18,7 @@ from time import time_ns
 
 from ..protocol.bounded_json import parse_json
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
-from .project.project import package_top
+from .project.roots import package_top
 from .results import AnalysisResult, FileResult, decode_results, encode_results, parse_bool, parse_text
 from .sources import source_files
 from .sources.atomic_replace import TEMPORARY_PREFIX, replace_file

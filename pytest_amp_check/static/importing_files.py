@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from ..protocol.finding import Finding, TraceStep
-from .project.project import Project, marked_project, package_top
+from .project.project import Project
+from .project.roots import marked_project, package_top
 from .sources import code_blocks, source_files
 from .sources.patterns import MANUAL_LOW_WORDS, Code
 

@@ -10,13 +10,14 @@ import pytest
 
 from pytest_amp_check.static.project.exports import AFFECTS_PROTOCOL, Exports
 from pytest_amp_check.static.project.module import ImportedName
-from pytest_amp_check.static.project.project import Project, is_library_import, marked_project, package_top
+from pytest_amp_check.static.project.project import Project, is_library_import
 from pytest_amp_check.static.project.region_entry import (
     AutocastEntries,
     enters_autocast,
     find_autocast_entries,
     may_use_float16,
 )
+from pytest_amp_check.static.project.roots import marked_project, package_top
 from pytest_amp_check.static.sources.source_files import load_bytes
 
 

@@ -6,7 +6,8 @@ import os
 import re
 
 from ..sources import source_files
-from .project import Project, package_top
+from .project import Project
+from .roots import package_top
 
 _FLOAT32 = rb"\.(?:float\(\)|to\((?:dtype ?= ?)?torch\.float(?:32)?\b)"
 _LOGITS = rb"(?:\.logits|\[[\"']logits[\"']\])"

@@ -12,9 +12,11 @@ from ..sources import code_blocks, source_files
 from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
-from .project import Project, package_top
+from .import_search import iterate_imports
+from .project import Project
 from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
 from .region_entry import find_autocast_entries as entering_in
+from .roots import package_top
 from .syntax import tail_name, walk
 
 #: Maximum number of direct and indirect imports of a named file that are searched for autocast entries.
@@ -107,7 +109,7 @@ def _imports_on_disk(project: Project, start: str) -> set[str]:
     while work and len(reached) < MAX_REACHED_FILES:
         path = work.pop()
         # The imports of the first file are searched for in the other files, too.
-        for other in project.iterate_imports(path):
+        for other in iterate_imports(project, path):
             if other not in reached:
                 reached.add(other)
                 work.append(other)

@@ -6,15 +6,16 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
-from ..sources import code_blocks, patterns, source_files
+from ..sources import source_files
 from ..sources.tokens import refuse_dense
 from .exports import AFFECTS_PROTOCOL, INHERITS_TRAINING, Exports, NameRelevance
+from .import_search import iterate_imports, kept_import_targets
 from .importers import Importers
+from .roots import package_top, project_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
 MAX_CACHED_CHARACTERS = 4_000_000
 #: Maximum source size, in characters, of the other files that the analysis of one file may parse.
 MAX_GIVEN_CHARACTERS = 1_500_000
-#: Entries that mark a project directory. No import of a named file leads above such a directory.
-PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
-#: Entries at the top of downloaded code without git history; packages do not contain them.
-COPY_MARKS = ("LICENSE", "README.md", "README.rst", "requirements.txt", "environment.yml")
-#: Words of code that imports modules by names known only at run time.
-DYNAMIC_IMPORT_WORDS = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Common source directories on the import path, relative to each parent directory.
 SOURCE_FOLDERS = ("", "src", "lib")
 
@@ -177,7 +172,7 @@ class Project:
         for path in paths:
             top = os.path.abspath(path)
             is_single_file = not os.path.isdir(top)
-            self._roots.append((_project_of(os.path.dirname(top)) if is_single_file else top, is_single_file))
+            self._roots.append((project_of(os.path.dirname(top)) if is_single_file else top, is_single_file))
 
     def _index_files(self, files: Iterable[str]) -> None:
         """Index files, given by absolute path, as targets of imports."""
@@ -373,7 +368,7 @@ class Project:
 
     def possible_imports(self, path: str) -> frozenset[str]:
         """Return the absolute paths of the files that a file imports, or may import by a name known at run time."""
-        with _kept_import_targets(self):
+        with kept_import_targets(self):
             return self.direct_imports(os.path.abspath(path))
 
     def static_imports(self, path: str) -> frozenset[str]:
@@ -381,8 +376,8 @@ class Project:
 
         The analysis of the file can lead to these files and to no others.
         """
-        with _kept_import_targets(self):
-            return frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
+        with kept_import_targets(self):
+            return frozenset(iterate_imports(self, os.path.abspath(path), by_name=False))
 
     def transitive_imports(self, paths: set[str]) -> set[str]:
         """Return the files and their direct and indirect imports; all files if one file imports by run-time names."""
@@ -399,54 +394,8 @@ class Project:
     def direct_imports(self, path: str) -> frozenset[str]:
         known = self._imports_by_path.get(path)
         if known is None:
-            known = self._imports_by_path[path] = frozenset(self.iterate_imports(path))
+            known = self._imports_by_path[path] = frozenset(iterate_imports(self, path))
         return known
-
-    def iterate_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
-        """Yield the files that a file imports, and with ``by_name`` the files that run-time names may refer to."""
-        data = self._load_code(path)
-        if by_name and any(word in data for word in DYNAMIC_IMPORT_WORDS):
-            yield from _importable_by_name(path, self.members)
-        for module, name, _ in patterns.iterate_imports(data):
-            yield from self._files_of_import(module, name, path)
-
-    def sources_of_imports(self, path: str) -> frozenset[str]:
-        """Return the absolute paths of the files that import statements of a file refer to.
-
-        They include the files from which packages re-export the imported names.
-        """
-        found: set[str] = set()
-        start = os.path.abspath(path)
-        todo: list[tuple[str, bytes]] = [(start, b"*")]
-        with _kept_import_targets(self):
-            for importer, wanted in todo:
-                for module, name, local in patterns.iterate_imports(self._load_code(importer)):
-                    if wanted not in (b"*", local) and name != b"*":
-                        continue
-                    for file in self._files_of_import(module, name, importer):
-                        taken = wanted if name == b"*" else name
-                        if os.path.basename(file) == "__init__.py" and taken and (file, taken) not in todo:
-                            todo.append((file, taken))
-                        found.add(file)
-        return frozenset(found)
-
-    def _load_code(self, path: str) -> bytes:
-        """Return the code of a file, or no code for an unreadable file."""
-        try:
-            return code_blocks.code_bytes(path, code_blocks.load_source(path, self.largest))
-        except source_files.Unreadable:
-            return b""
-
-    def _files_of_import(self, module: bytes, name: bytes, importer: str) -> Iterator[str]:
-        """Yield the files that an import refers to: the module, and a module that the name refers to."""
-        dotted = module.decode()
-        level = len(dotted) - len(dotted.lstrip("."))
-        dotted = dotted[level:]
-        for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
-            inner = ".".join(filter(None, (dotted, part)))
-            found = self.find_import(inner, importer, level) if inner else None
-            if found is not None and found.endswith(".py"):
-                yield found
 
     def begin_file(self) -> None:
         """Begin the analysis of another file: reset the dependencies, and trim the cache of parsed files."""
@@ -463,16 +412,6 @@ class Project:
                 if dropped is not None:
                     self._cached_characters -= len(dropped.text)
                     dropped.release_references()
-
-
-@contextmanager
-def _kept_import_targets(project: Project) -> Iterator[None]:
-    """Resolve imports without making them dependencies of the current file."""
-    asked, project.import_targets = project.import_targets, {}
-    try:
-        yield
-    finally:
-        project.import_targets = asked
 
 
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
@@ -493,41 +432,8 @@ def _find_by_path_end(parts: list[str], files: Iterable[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
-    """Return the files that one file may import by a name known only at run time.
-
-    A file in a package may name any file of the package; a script may name any file.
-    """
-    directory = os.path.dirname(os.path.abspath(path))
-    top = package_top(directory)
-    return files if top == directory else [file for file in files if file.startswith(top + os.sep)]
-
-
 @lru_cache(maxsize=4096)
 def is_library_import(imported: ImportedName) -> bool:
     """Return True if an import refers to torch or to a framework with a library model."""
     name = f"{imported.module}.{imported.name}" if imported.name else imported.module
     return not imported.level and (torch_api.is_known_name(name) or frameworks.is_known_name(name))
-
-
-def package_top(directory: str) -> str:
-    """Return the directory that contains the top package of a directory; without a package, the directory itself."""
-    while os.path.isfile(os.path.join(directory, "__init__.py")) and os.path.dirname(directory) != directory:
-        directory = os.path.dirname(directory)
-    return directory
-
-
-def _project_of(directory: str) -> str:
-    """Return the project directory of a directory; without a project mark, the directory itself."""
-    return marked_project(directory) or directory
-
-
-def marked_project(directory: str) -> str | None:
-    """Return the marked project directory of a directory, or None."""
-    marked = (
-        above
-        for marks in (PROJECT_MARKS, COPY_MARKS)
-        for above in source_files.folders_upward(directory)
-        if any(os.path.lexists(os.path.join(above, mark)) for mark in marks)
-    )
-    return next(marked, None)
