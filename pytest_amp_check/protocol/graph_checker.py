@@ -26,6 +26,7 @@ from .graph_findings import (
     find_scalers_made_per_step,
     find_trailing_windows,
 )
+from .guards import decided_guards
 from .live_predicates import compute_live_predicates
 from .rules import LABELS
 from .sites import Site
@@ -236,8 +237,8 @@ class _GraphChecker(GraphExplorer):
             return False
         scalers = {key for key, tracked_object in enumerate(self.program.objects) if tracked_object.role == "scaler"}
         events = (node.event for node in self.graph.nodes if node.event is not None)
-        others = {guard for other in events if other.subject in scalers for guard in _decided(other.guards)}
-        return any((key, not truth) in others for key, truth in _decided(event.guards))
+        others = {guard for other in events if other.subject in scalers for guard in decided_guards(other)}
+        return any((key, not truth) in others for key, truth in decided_guards(event))
 
     def _find_skip(self, here: Here, since: int) -> tuple[str, Site] | None:
         """Return the latest statement on a path since an event that skips the rest of an iteration, or None."""
@@ -279,11 +280,6 @@ class _GraphChecker(GraphExplorer):
                 answers.setdefault(*taken_edges[0])
             point = before
         return answers
-
-
-def _decided(guards: e.Guards) -> list[tuple[int, bool]]:
-    """Return the predicates of which an event needs one truth. Beside a disjunction, an event may need either."""
-    return [(key, truth) for key, truth in guards if (key, not truth) not in guards]
 
 
 def _are_test_calls(site: Site, other: Site) -> bool:

@@ -12,6 +12,7 @@ from .findings_builder import (
     make_finding,
 )
 from .graph_summary import GraphSummary
+from .guards import decided_guards
 
 
 def find_off_by_one(summary: GraphSummary) -> Iterator[Predicate]:
@@ -79,17 +80,12 @@ def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
     backwards = [event for event in events if isinstance(event, e.Backward) and event.subject is not None]
     common = set.intersection(*(set(event.guards) for event in clips))
     for key, truth in common:
-        is_off = any(_has_guard(event, key, truth) for event in plain)
-        if is_off and all(_has_guard(event, key, not truth) for event in (*steps, *backwards)):
+        is_off = any((key, truth) in decided_guards(event) for event in plain)
+        if is_off and all((key, not truth) in decided_guards(event) for event in (*steps, *backwards)):
             values = {"clip": str(clips[0].names.get("call", "the clip"))}
             witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
             yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
             return
-
-
-def _has_guard(event: e.Event, key: int, truth: bool) -> bool:
-    """Return True if a predicate has one truth at an event. A disjunction names both."""
-    return (key, truth) in event.guards and (key, not truth) not in event.guards
 
 
 def _may_clip_scaled(summary: GraphSummary) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from .event_graph import Program
 from .events import Event, ScalerStep
 from .frameworks import FRAMEWORKS
+from .guards import are_exclusive
 
 
 def find_scaled_step(program: Program, event: Event, exempt: Collection[object] = ()) -> ScalerStep | None:
@@ -21,7 +22,7 @@ def find_scaled_step(program: Program, event: Event, exempt: Collection[object] 
         if isinstance(step, ScalerStep) and step.subject in live and step.subject not in exempt:
             owns = program.objects[step.object].attributes.owns if step.object is not None else None
             is_apart = owns is not None and event.subject is not None and event.subject not in owns
-            if not is_apart and not _are_exclusive(event, step):
+            if not is_apart and not are_exclusive(event, step):
                 return step
     return None
 
@@ -33,8 +34,3 @@ def name_scaler(program: Program, step: ScalerStep) -> str:
     if scaler is not None and framework is not None and framework.engine.scaler_attribute:
         return f"{scaler.name or framework.engine.usual_name}.{framework.engine.scaler_attribute}"
     return str(step.names.get("scaler") or "the scaler")
-
-
-def _are_exclusive(a: Event, b: Event) -> bool:
-    """Return True if the guards of two events contradict each other."""
-    return any((key, not truth) in b.guards for key, truth in a.guards)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from ..protocol import events as e
 from ..protocol.event_graph import Program
 from ..protocol.events import Event, EventKind
+from ..protocol.guards import are_exclusive
 
 #: Alternative kinds of calls: one of them is enough.
 Alternatives = tuple[EventKind, ...]
@@ -82,16 +83,13 @@ def _scalers_by_class(
 
 
 def _class_of(event: Event) -> str:
-    """Return the name of the class whose method contains an event, or ""."""
-    return event.site.function.rpartition(".")[0]
+    """Return the name of the class whose method contains an event, itself or in a function that it calls; or ""."""
+    classes = (site.function.rpartition(".")[0] for site in reversed(event.site.list_frames()))
+    return next(filter(None, classes), "")
 
 
 def _may_happen_with(event: Event, done: dict[EventKind, list[Event]], evidence: tuple[Alternatives, ...]) -> bool:
     """Return True if each evidence has an event that can occur on a path with the given event."""
     return all(
-        any(not _is_exclusive(event, other) for kind in kinds for other in done.get(kind, ())) for kinds in evidence
+        any(not are_exclusive(event, other) for kind in kinds for other in done.get(kind, ())) for kinds in evidence
     )
-
-
-def _is_exclusive(event: Event, other: Event) -> bool:
-    return any((key, not truth) in other.guards for key, truth in event.guards)

@@ -10,6 +10,7 @@ from ..protocol.event_graph import Graph, Program
 from ..protocol.events import Event
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.frameworks import FRAMEWORKS
+from ..protocol.guards import are_exclusive
 from ..protocol.sites import Site
 from ..protocol.tracked_objects import TrackedObject
 from .interpreter.values.value import AUTOCAST_CALLEES, FORWARD
@@ -346,7 +347,7 @@ def _predicates_forgotten_after(graph: Graph, start: int) -> int:
 
 def _is_exclusive(made: Event | None, other: Event) -> bool:
     """Return True if an optimizer is constructed only on paths without the other event, because of one predicate."""
-    return made is not None and any((key, not truth) in made.guards for key, truth in other.guards)
+    return made is not None and are_exclusive(made, other)
 
 
 def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObject, ...]) -> None:

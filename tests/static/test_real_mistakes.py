@@ -646,6 +646,56 @@ for _framework, _engine, _context in (
                     optimizer.zero_grad()
         """
 
+# A method clips what another method of the class has scaled, itself or in a function, and steps unless it finds a NaN.
+for _name, _clip, _unscale, _mark in (
+    ("itself", "norm = torch.nn.utils.clip_grad_norm_(group['params'], self.limit)", "pass", "  # AMP201"),
+    ("after unscale_", "norm = torch.nn.utils.clip_grad_norm_(group['params'], self.limit)", "{}.unscale_(opt)", ""),
+    ("in a function", "norm = bounded(group['params'], self.limit)", "{}.unscale_(opt)", ""),
+):
+    CASES[f"a method clips {_name}"] = f"""
+    === train.py
+    import torch
+
+    class Step(torch.nn.Module):
+        def __init__(self, options):
+            super().__init__()
+            self.scaler = torch.amp.GradScaler("cuda", enabled=options["fp16"])
+            self.optimizers = [torch.optim.Adam(self.parameters())]
+            self.limit = options["limit"]
+
+        def accumulate(self, x):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = self.net(x).mean()
+            self.scaler.scale(loss).backward()
+
+        def update(self):
+            for opt in self.optimizers:
+                found = False
+                if self.limit is not None:
+                    {_unscale.format("self.scaler")}
+                    for group in opt.param_groups:
+                        {_clip}{_mark}
+                        if torch.isnan(norm):
+                            found = True
+                if not found:
+                    self.scaler.step(opt)
+                    self.scaler.update()
+                else:
+                    opt.zero_grad()
+
+    def bounded(parameters, limit):
+        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        return norm
+    """
+CASES["a method clips in a function that does not unscale"] = (
+    CASES["a method clips in a function"]
+    .replace("self.scaler.unscale_(opt)", "pass")
+    .replace(
+        "norm = torch.nn.utils.clip_grad_norm_(parameters, limit)",
+        "norm = torch.nn.utils.clip_grad_norm_(parameters, limit)  # AMP201",
+    )
+)
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def apply_clip(checker: Checker, ctx: EventContext, event: e.Clip) -> PathState:
     indexes = find_touched(checker, ctx, event)
     clipped_mixed = event.owners is not None and any(ctx.optimizer_states[i].grads == a.UNSCALED for i in indexes)
     late = [i for i in indexes if ctx.optimizer_states[i].grads == a.STEPPED]
-    if late and len(late) == len(indexes) and not (event.measures_only or event.undone):
+    if late and len(late) == len(indexes) and not (event.measures_only or event.undone or event.beside):
         checker.resolve_cause("clip@stepped", ctx.index, late[0], ctx.point)
     for i in indexes:
         if event.nonfinite_error and ctx.optimizer_states[i].grads == a.UNSCALED:

@@ -98,6 +98,8 @@ class Event(_Declared, kw_only=False):
     names: Names = NO_NAMES
     #: The predicates around the event in source; a run has none.
     guards: Guards = ()
+    #: Keys of guards of which one of several is enough.
+    alternative_guards: frozenset[int] = frozenset()
     #: Keys of the enclosing loops in source, outermost first, if the kind ``has_loops``.
     loops: tuple[int, ...] | None = None
     #: The event rests on a guess, so a violation with the event is only possible.

@@ -397,6 +397,9 @@ class Interpreter:
             # Rules for this kind need the loops around the event.
             event.loops = (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions)
         event.guards = self.active_guards()
+        needed = {key for formula in self.state.path_condition for key, _ in implied_literals(formula)}
+        if len(needed) < len(event.guards):
+            event.alternative_guards = frozenset(key for key, _ in event.guards if key not in needed)
         if event.subject is not None and self.program.objects[event.subject].attributes.is_copy:
             event.guessed = True
         self.state.current_node = self.builder.add_node(event)
