@@ -92,7 +92,9 @@ gradients of each step. It replays the first bad step with every op watched, and
 operands. Overflows that the loss scale causes are only counted, because the scaler skips them. So are numbers that are
 too large already, or beyond float32, in a step before the scaler's first step. Other causes of a NaN or infinite loss,
 such as a batch with such values, are reported even if a scaler skips the step. An infinity that a program fills in, as
-masks do, is correct.
+masks do, is correct unless it reaches the loss. A loss that is multiplied by an infinity, as in tests of skipped steps,
+is reported only if the scaler skips every one of several steps. The location is in the program, also if a framework or
+an installed package runs the op.
 """,
     harm="""\
 A division by zero in one step of eight made the loss NaN. All parameters after that step, and the loss of each later

@@ -68,22 +68,22 @@ def _add_factor(keywords: dict[str, Any], **factor: Any) -> dict[str, Any]:
 def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     """Return a wrapper of an in-place method.
 
-    An optimizer calls the method for each parameter, with one operand and without a watching recorder, so this case
-    must be fast.
+    An optimizer calls the method for each parameter, with positional operands and without a watching recorder, so this
+    case comes first, and passes the operands on without a tuple or a dict.
     """
 
     def wrap_addition(original: Any) -> Any:
         sign = ADDING[name]
 
         def patched_addition(self: Any, other: Any = _NONE, *more: Any, alpha: Any = _NONE, **named: Any) -> Any:
+            if not watching and alpha is _NONE and not (more or named or other is _NONE) and self.dtype not in LOW:
+                return original(self, other)
             if watching:
                 _notify_change(self, effect, () if other is _NONE else (other, *more), named)
             if other is _NONE or named:
                 # torch has several names for an operand, and raises its own error for unknown arguments.
                 operands = () if other is _NONE else (other, *more)
                 return original(self, *operands, **_add_factor(named, alpha=alpha))
-            if alpha is _NONE and not more and self.dtype not in LOW:
-                return original(self, other)
             factor = {} if alpha is _NONE else {"alpha": alpha}
             if self.dtype in LOW:
                 if self.numel() == 1:
@@ -98,7 +98,10 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
         return patched_addition
 
     def wrap_average(original: Any) -> Any:
-        def patched_average(self: Any, *operands: Any, **named: Any) -> Any:
+        def patched_average(self: Any, end: Any = _NONE, weight: Any = _NONE, *more: Any, **named: Any) -> Any:
+            if not (watching or more or named or weight is _NONE) and self.dtype not in LOW:
+                return original(self, end, weight)
+            operands = (*(operand for operand in (end, weight) if operand is not _NONE), *more)
             if watching:
                 _notify_change(self, effect, operands, named)
             return (
@@ -128,7 +131,12 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
         return patched_change
 
     def wrap_two_operands(original: Any) -> Any:
-        def patched_change(self: Any, *operands: Any, value: Any = _NONE, **named: Any) -> Any:
+        def patched_change(
+            self: Any, one: Any = _NONE, other: Any = _NONE, /, *more: Any, value: Any = _NONE, **named: Any
+        ) -> Any:
+            if not (watching or more or named or other is _NONE or value is _NONE):
+                return original(self, one, other, value=value)
+            operands = (*(operand for operand in (one, other) if operand is not _NONE), *more)
             if watching:
                 _notify_change(self, effect, operands, _add_factor(named, value=value))
             if named:
@@ -192,8 +200,10 @@ def _wrap_number_taken(name: str) -> Callable[[Any], Any]:
 
     def wrap_number_taken(original: Any) -> Any:
         def patched_number(*args: Any, **kwargs: Any) -> Any:
+            if not watching and not kwargs:
+                return original(*args)
             # Reads by torch itself do not decide about a step.
-            if watching and is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
+            if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
                 recorders: tuple[Recorder, ...] = THREAD.active_recorders
                 for recorder in recorders:
                     if not recorder.recording.backward_depth:
