@@ -7,7 +7,7 @@ import os
 from ..protocol.fast_namedtuple import NamedTuple
 from .deep_stack import with_deep_stack
 from .processes import run_in_processes, shared_arguments
-from .project.project import Project
+from .project.project import Project, sources_of_imports
 from .settings import Settings
 from .sources import patterns, prefilter, source_files
 from .sources.prefilter import Prescan
@@ -79,7 +79,7 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         # Few files share a name, so this test is rare.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
-        imported = project.sources_of_imports(prescan.path)
+        imported = sources_of_imports(project, prescan.path)
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 

@@ -291,13 +291,6 @@ class Project:
             self.helper_exports.relevance_of_name(path, name, self._find_import)
         )
 
-    def may_bind(self, path: str, name: str) -> bool:
-        """Return True if the file or package at a path may bind a name."""
-        if not path.endswith(".py") or os.path.basename(path) == "__init__.py":
-            return True
-        self.dependencies.add(path)
-        return self.helper_exports.may_bind(path, name)
-
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
         """Add the dependencies of a result to the current file, and return True if the name is relevant."""
         self.dependencies |= file_result.dependencies
@@ -404,49 +397,11 @@ class Project:
 
     def iterate_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
         """Yield the files that a file imports, and with ``by_name`` the files that run-time names may refer to."""
-        data = self._load_code(path)
+        data = _load_code(path, self.largest)
         if by_name and any(word in data for word in DYNAMIC_IMPORT_WORDS):
             yield from _importable_by_name(path, self.members)
         for module, name, _ in patterns.iterate_imports(data):
-            yield from self._files_of_import(module, name, path)
-
-    def sources_of_imports(self, path: str) -> frozenset[str]:
-        """Return the absolute paths of the files that import statements of a file refer to.
-
-        They include the files from which packages re-export the imported names.
-        """
-        found: set[str] = set()
-        start = os.path.abspath(path)
-        todo: list[tuple[str, bytes]] = [(start, b"*")]
-        with _kept_import_targets(self):
-            for importer, wanted in todo:
-                for module, name, local in patterns.iterate_imports(self._load_code(importer)):
-                    if wanted not in (b"*", local) and name != b"*":
-                        continue
-                    for file in self._files_of_import(module, name, importer):
-                        taken = wanted if name == b"*" else name
-                        if os.path.basename(file) == "__init__.py" and taken and (file, taken) not in todo:
-                            todo.append((file, taken))
-                        found.add(file)
-        return frozenset(found)
-
-    def _load_code(self, path: str) -> bytes:
-        """Return the code of a file, or no code for an unreadable file."""
-        try:
-            return code_blocks.code_bytes(path, code_blocks.load_source(path, self.largest))
-        except source_files.Unreadable:
-            return b""
-
-    def _files_of_import(self, module: bytes, name: bytes, importer: str) -> Iterator[str]:
-        """Yield the files that an import refers to: the module, and a module that the name refers to."""
-        dotted = module.decode()
-        level = len(dotted) - len(dotted.lstrip("."))
-        dotted = dotted[level:]
-        for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
-            inner = ".".join(filter(None, (dotted, part)))
-            found = self.find_import(inner, importer, level) if inner else None
-            if found is not None and found.endswith(".py"):
-                yield found
+            yield from _files_of_import(self, module, name, path)
 
     def begin_file(self) -> None:
         """Begin the analysis of another file: reset the dependencies, and trim the cache of parsed files."""
@@ -463,6 +418,46 @@ class Project:
                 if dropped is not None:
                     self._cached_characters -= len(dropped.text)
                     dropped.release_references()
+
+
+def sources_of_imports(project: Project, path: str) -> frozenset[str]:
+    """Return the absolute paths of the files that the import statements of a file refer to.
+
+    They include the files from which packages re-export the imported names.
+    """
+    found: set[str] = set()
+    todo: list[tuple[str, bytes]] = [(os.path.abspath(path), b"*")]
+    with _kept_import_targets(project):
+        for importer, wanted in todo:
+            for module, name, local in patterns.iterate_imports(_load_code(importer, project.largest)):
+                if wanted not in (b"*", local) and name != b"*":
+                    continue
+                taken = wanted if name == b"*" else name
+                for file in _files_of_import(project, module, name, importer):
+                    found.add(file)
+                    if os.path.basename(file) == "__init__.py" and taken and (file, taken) not in todo:
+                        todo.append((file, taken))
+    return frozenset(found)
+
+
+def _load_code(path: str, largest: int) -> bytes:
+    """Return the code of a file, or no code for an unreadable file."""
+    try:
+        return code_blocks.code_bytes(path, code_blocks.load_source(path, largest))
+    except source_files.Unreadable:
+        return b""
+
+
+def _files_of_import(project: Project, module: bytes, name: bytes, importer: str) -> Iterator[str]:
+    """Yield the files that an import refers to: the module, and a module that the name refers to."""
+    dotted = module.decode()
+    level = len(dotted) - len(dotted.lstrip("."))
+    dotted = dotted[level:]
+    for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
+        inner = ".".join(filter(None, (dotted, part)))
+        found = project.find_import(inner, importer, level) if inner else None
+        if found is not None and found.endswith(".py"):
+            yield found
 
 
 @contextmanager
