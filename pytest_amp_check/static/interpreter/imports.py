@@ -70,8 +70,13 @@ def _find_in_star_imports(interp: Interpreter, home: Frame, name: str) -> Value 
 
 
 def _may_star_bind(interp: Interpreter, star: ImportedName, importer: Module, name: str) -> bool:
+    """Return True if the file or package of a star import may bind a name."""
     path = interp.project.find_import(star.module, importer.path, star.level)
-    return path is not None and interp.project.may_bind(path, name)
+    if path is None or not path.endswith(".py") or os.path.basename(path) == "__init__.py":
+        # A package may also have a module of this name.
+        return path is not None
+    interp.project.dependencies.add(path)
+    return interp.project.helper_exports.may_bind(path, name)
 
 
 def globals_of(interp: Interpreter, module: Module) -> Frame:

@@ -286,13 +286,6 @@ class Project:
             self.helper_exports.relevance_of_name(path, name, self._find_import)
         )
 
-    def may_bind(self, path: str, name: str) -> bool:
-        """Return True if the file or package at a path may bind a name."""
-        if not path.endswith(".py") or os.path.basename(path) == "__init__.py":
-            return True
-        self.dependencies.add(path)
-        return self.helper_exports.may_bind(path, name)
-
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
         """Add the dependencies of a result to the current file, and return True if the name is relevant."""
         self.dependencies |= file_result.dependencies
