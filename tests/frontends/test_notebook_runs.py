@@ -87,7 +87,7 @@ def test_magics_and_shell_commands_run_in_ipython(tmp_path: Path) -> None:
     write(
         tmp_path,
         f"%env GREETING=hello\n{SETUP}",
-        "names = !echo first; echo second\nprint(names)\nif True:\n    !echo nested",
+        "names = !echo first; echo second\nprint(names, flush=True)\nif True:\n    !echo nested",
         "%%writefile helper.py\nVALUE = 5",
         "%%bash\necho from bash",
         f"%%time\nimport helper\n{STEP}print(helper.VALUE)",

@@ -34,7 +34,7 @@ import zlib
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
@@ -400,23 +400,26 @@ def _paths() -> list[str]:
     return [os.path.abspath(path) for path in os.environ.get(PATH, "").split(os.pathsep) if path]
 
 
-def _reopen_streams() -> None:
-    """Create the standard streams again, as Python does at its start: they may lead to pipes now instead of files."""
+def _reopen_streams(*, unbuffered: bool) -> None:
+    """Create the standard streams again, as Python does at its start: they may lead to pipes now instead of files.
+
+    ``unbuffered``: with ``-u``, Python writes each text at once.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, name)
         assert isinstance(before, io.TextIOWrapper)
         raw = io.FileIO(number, "w" if number else "r", closefd=False)
         raw.name = f"<{name}>"
-        file = io.BufferedWriter(raw) if number else io.BufferedReader(raw)
-        by_lines = number == 2 or raw.isatty()
-        stream = io.TextIOWrapper(file, before.encoding, before.errors, "\n", line_buffering=by_lines)
+        # Without a buffer, Python writes to the file itself.
+        file: Any = raw if unbuffered and number else io.BufferedWriter(raw) if number else io.BufferedReader(raw)
+        stream = io.TextIOWrapper(file, before.encoding, before.errors, "\n", write_through=unbuffered)
+        stream.reconfigure(line_buffering=number == 2 or raw.isatty())
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
 
 def _go_on(request: Request, stand_in: str) -> None:
     """Run Python's work for these arguments as if the process had just started."""
-    _reopen_streams()
     found = _paths()
     os.chdir(request.cwd)
     os.environ.clear()
@@ -429,10 +432,7 @@ def _go_on(request: Request, stand_in: str) -> None:
         sys.executable = stand_in
         multiprocessing.set_executable(stand_in)
     first, *rest = request.arguments
-    if first == "-u" or os.environ.get("PYTHONUNBUFFERED"):
-        for stream in (sys.stdout, sys.stderr):
-            assert isinstance(stream, io.TextIOWrapper)
-            stream.reconfigure(write_through=True)
+    _reopen_streams(unbuffered=first == "-u" or bool(os.environ.get("PYTHONUNBUFFERED")))
     if first == "-u":
         first, *rest = rest
     main = sys.modules["__main__"] = ModuleType("__main__")
