@@ -94,9 +94,9 @@ values of 1 with a deviation of 0.02, as a difference of moments, was negative f
 two distributions that differ by 0.008 per log-probability, the difference was wrong by 146 % in bfloat16, and by 27 %
 in float16. The two largest of 64 probabilities in bfloat16 were others than in float32 for 1 % of the vectors. The
 `cross_entropy` of confident predictions among 32,000 classes, on bfloat16 logits, gave gradients that were 2 % off,
-losses of single tokens that were 3 % off in the median, and a loss of exactly 0 for 1.4 % of the tokens. The squared
-distances of vectors of 64 numbers to copies with a tenth of noise, from squared norms and a product, were 47 % off in
-the median in bfloat16, 26 % if only the product was bfloat16, and 5 % in float16.
+losses of single tokens that were 3 % off in the median, and a loss of exactly 0 for 1.4 % of the tokens. Vectors of 64
+numbers were compared with copies with a tenth of noise: their squared distances, from squared norms and a product, were
+47 % off in the median in bfloat16. If only the product was bfloat16, they were 26 % off, and in float16 5 %.
 """,
     bad_example="""\
 import torch
