@@ -32,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
     # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Programs of tests load models by name, which must fail at once: no test uses a network.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     for name in VARIABLES:
         # A coding agent that runs the tests must not change the output of the commands in them.
         os.environ.pop(name, None)
