@@ -354,12 +354,11 @@ def _is_passed_on(operands: Sequence[torch.Tensor], result: torch.Tensor) -> boo
     """Return True if the infinities of a result are those of its operands, and not those of an overflow."""
     infinite = result.detach().isinf()
     for operand in operands:
-        try:
-            if not (infinite & ~operand.detach().isinf()).any():
-                return True
-        except RuntimeError:
-            # The shapes differ, as those of a sum and its operand.
-            continue
+        # The shapes may differ, as those of a product and its operands.
+        sizes = zip(reversed(operand.shape), reversed(result.shape), strict=False)
+        is_alike = operand.device == result.device and all(a == b or 1 in (a, b) for a, b in sizes)
+        if is_alike and not (infinite & ~operand.detach().isinf()).any():
+            return True
     signs = [(bool(tensor.isposinf().any()), bool(tensor.isneginf().any())) for tensor in (*operands, result)]
     return all(any(sign[i] for sign in signs[:-1]) for i in range(2) if signs[-1][i])
 

@@ -129,6 +129,7 @@ def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
 
 
 def _is_in_place_decay(node: ast.AST) -> bool:
+    """Return True if a node decays a tensor, whatever holds it: a dictionary may hold the weights of the copy."""
     match node:
         case ast.Call(func=ast.Attribute(attr=method)):
             return method in _DECAYS
