@@ -97,3 +97,24 @@ def test_a_class_whose_base_divides() -> None:
     assert [finding.code for finding in check_source(text)] == ["AMP301"]
     assert check_source(text.replace("    pass\n", divides, 1)) == []
     assert check_source(f"{text}\n    def training_step(self, model, inputs):\n        return model(inputs)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        ("Own(model, TrainingArguments('out', bf16=True)).train()", 0),
+        ("Own(model=model, args=TrainingArguments('out', gradient_accumulation_steps=1)).train()", 0),
+        ("args = Seq2SeqTrainingArguments('out')\ntrainer = Own(model=model, args=args)", 0),
+        ("Own(model, TrainingArguments('out', gradient_accumulation_steps=8)).train()", 1),
+        ("Own(model, TrainingArguments('out', gradient_accumulation_steps=steps)).train()", 1),
+        # The number may be among the settings.
+        ("Own(model, TrainingArguments(**settings)).train()", 1),
+        ("args = parser.parse_args_into_dataclasses()[0]\nOwn(model, args).train()", 1),
+        ("args = TrainingArguments('out')\nif long:\n    args = load()\nOwn(model, args).train()", 1),
+        # One of two trainers has longer windows.
+        ("Own(model, TrainingArguments('a'))\nOwn(model, TrainingArguments('b', gradient_accumulation_steps=2))", 1),
+    ],
+)
+def test_windows_of_one_micro_batch_need_no_division(created: str, expected: int) -> None:
+    text = PROGRAM.format(base="Trainer", parameters=WINDOW, body=f"return {LOSS}") + "\n\n" + created + "\n"
+    assert [finding.code for finding in check_source(text)].count("AMP301") == expected

@@ -11,11 +11,14 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ExternalName
 from ..project.module import Class, Function, assigned_pairs
 from ..project.syntax import statements_in, tail_name, walk
+from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name
 
 #: Parameter in which the Trainer passes the number of tokens of the window, since transformers 4.46.
 WINDOW_ITEMS = "num_items_in_batch"
 #: The number of micro-batches of the window, and the attribute by which a class makes the Trainer divide.
 _STEPS, _DIVIDES = "gradient_accumulation_steps", "model_accepts_loss_kwargs"
+#: Classes of arguments in which the number of micro-batches is 1 unless it is given.
+_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 #: The loss function that a user may pass to the Trainer.
 _LOSS_FUNCTION = "compute_loss_func"
 
@@ -26,7 +29,7 @@ def _report_undivided_losses(interp: Interpreter) -> None:
         method = cls.methods.get("compute_loss")
         if method is None or not _ignores_window(method) or not _derives_from_trainer(interp, cls):
             continue
-        if _may_divide(method, lineage_of(interp, cls)):
+        if _may_divide(method, lineage_of(interp, cls)) or _has_windows_of_one(interp, cls):
             continue
         returned = [node for node in statements_in(method.body) if isinstance(node, ast.Return)]
         last = max(returned, key=lambda node: node.lineno, default=None)
@@ -46,6 +49,27 @@ def _may_divide(method: Function, lineage: list[Class]) -> bool:
         return True
     counts = _names_computed_from_steps(own)
     return any(_scales_by(node, counts) for part in _parts_of_loss(method) for node in walk(part))
+
+
+def _has_windows_of_one(interp: Interpreter, cls: Class) -> bool:
+    """Return True if the file itself creates the trainers, all of them with windows of one micro-batch."""
+    calls = find_nodes(interp.module.tree, ast.Call)
+    created = [call for call in calls if last_name(call.func) == cls.name]
+    if not created:
+        return False
+    pairs = [pair for node in walk(interp.module.tree) for pair in assigned_pairs(node)]
+    for call in created:
+        settings = keywords_of(call).get("args") or (call.args[1] if len(call.args) > 1 else None)
+        if isinstance(settings, ast.Name):
+            assigned = [value for target, value in pairs if last_name(target) == settings.id]
+            settings = assigned[0] if len(assigned) == 1 else None
+        keywords = keywords_of(settings)
+        # A subclass of the arguments may have another default.
+        if last_name(callee_of(settings)) not in _ARGUMENTS or None in keywords:
+            return False
+        if _STEPS in keywords and constant_of_node(keywords[_STEPS]) != 1:
+            return False
+    return True
 
 
 def _parts_of_loss(method: Function) -> list[ast.AST]:
