@@ -83,8 +83,10 @@ class ModuleAttributes:
     callees: frozenset[str] = frozenset()
     #: Low dtype in which a policy makes the module compute.
     computes_in: str | None = None
-    #: Parameters in a low dtype.
-    low: bool = False
+    #: Low dtype of the parameters, "" if in another dtype.
+    low: str = ""
+    #: A framework wraps the forward, and decides the dtype of the output.
+    prepared: bool = False
     #: Level of apex that keeps float32 copies of the parameters.
     copies: str = ""
     #: A copy of another module.

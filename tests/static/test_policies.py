@@ -42,4 +42,5 @@ FIRST = "model = FullyShardedDataParallel(model, mixed_precision=MixedPrecision(
 def test_float16_by_a_policy_needs_a_scaler(tmp_path: Path, shard: str, told: bool) -> None:
     path = tmp_path / "train.py"
     path.write_text(PROGRAM.replace("SHARD", shard), encoding="utf-8")
-    assert [(f.code, f.line) for f in check_paths([str(path)]).findings] == ([("AMP502", 13)] if told else [])
+    found = [(f.code, f.line) for f in check_paths([str(path)]).findings if f.code == "AMP502"]
+    assert found == ([("AMP502", 13)] if told else [])

@@ -73,6 +73,13 @@ class LowSum(LowPrecisionEffect):
     average: bool = False
 
 
+class LowReduction(LowPrecisionEffect):
+    """Gradients are summed over the ranks in low precision."""
+
+    #: By an argument, or because the dtype of the computation is the default.
+    how: str
+
+
 class LowPositions(LowPrecisionEffect):
     """Positions lose their last digits."""
 

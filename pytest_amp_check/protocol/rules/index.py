@@ -440,7 +440,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP507", "fragile-low-precision-math", "numerics", "warning", "static", True, "safe"),
-        ("autocast",),
+        ("autocast", "low-precision weights", "float16 MixedPrecision param_dtype"),
         ("FragileMath",),
         (),
         (
@@ -459,10 +459,10 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP508", "low-precision-accumulator", "numerics", "warning", "both", True, ""),
-        ("autocast", "low average"),
-        ("LowSum",),
+        ("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
+        ("LowSum", "LowReduction"),
         (),
-        ("sum:low", "sum:average", "sum:still"),
+        ("sum:low", "sum:average", "sum:still", "reduction:given", "reduction:default"),
     ),
     (
         ("AMP509", "low-precision-positions", "numerics", "warning", "both", True, ""),

@@ -61,6 +61,11 @@ class DtypeInfo(NamedTuple):
         return self.dtype in LOW_DTYPES
 
     @property
+    def is_stored_low(self) -> bool:
+        """True for the output of a model whose weights are low, or what is computed from it, without any region."""
+        return GUESSED_LOW in self.traits and REGION not in self.traits
+
+    @property
     def may_underflow(self) -> bool:
         """True if the dtype may be float16."""
         return self.dtype in ("float16", HALF)
@@ -219,7 +224,7 @@ def result_dtype(op: str, input_info: DtypeInfo, state: AutocastState) -> str:
         if policy.startswith("fp32"):
             return "float32"
         return input_info.dtype if policy == "" else ""
-    if plain or state.mode == "off" or REGION_LEFT in input_info.traits:
+    if plain or state.mode == "off" or REGION_LEFT in input_info.traits or input_info.is_stored_low:
         return input_info.dtype
     # The region of the caller decides.
     return ""

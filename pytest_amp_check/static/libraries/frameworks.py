@@ -27,7 +27,7 @@ from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
-from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of
+from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import take_state
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
@@ -431,14 +431,19 @@ def optimizer_keys_in(given: list[Value]) -> tuple[int, ...]:
 def _call_prepare(interp: Interpreter, engine: FrameworkEngine, args: Args, node: ast.AST) -> Value:
     """Return the prepared objects that an engine returns."""
     for value in args:
-        _prepare_optimizer(interp, engine, value)
+        _prepare(interp, engine, value)
     return args[0] if len(args) == 1 else SequenceValue(list(args), is_open=has_stars(node))
 
 
-def _prepare_optimizer(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None:
-    """Make all later steps of an optimizer go through an engine."""
+def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None:
+    """Make all later steps of an optimizer, and calls of a module, go through an engine."""
     for item in items_of(value):
-        _prepare_optimizer(interp, engine, item)
+        _prepare(interp, engine, item)
+    # A model of an unknown class is recognized by its construction.
+    unknown = value if isinstance(value, UnknownValue) else None
+    module = tracked_object_of(value) if unknown is None else interp.tracked_objects.get(("used", unknown.key))
+    if module is not None and module.role == "module":
+        module.attributes.prepared = True
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))

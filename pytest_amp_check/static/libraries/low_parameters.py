@@ -43,7 +43,7 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
 
 def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
-    tracked_object.attributes.low = True
+    tracked_object.attributes.low = dtype
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
     interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, born=True, names=names)
 
@@ -66,7 +66,7 @@ def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> N
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     dtype = next(iter(_filter_low_dtypes(default)), None)
     if dtype is not None:
-        tracked_object.attributes.low = True
+        tracked_object.attributes.low = dtype
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(
             e.ModuleCast(site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words})
@@ -79,7 +79,7 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
         event = node.event
         if isinstance(event, e.ModuleCast) and event.born and event.subject in keys:
             event.dtype = "float32"
-            interp.program.objects[event.subject].attributes.low = False
+            interp.program.objects[event.subject].attributes.low = ""
 
 
 def _filter_low_dtypes(value: Value | None) -> list[str]:

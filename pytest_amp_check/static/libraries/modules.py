@@ -343,7 +343,7 @@ _METHODS: dict[str, Method] = {
 
 
 def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
-    tracked_object.attributes.low = True
+    tracked_object.attributes.low = dtype
     _emit_module_cast(interp, tracked_object, dtype, node)
 
 
@@ -357,7 +357,7 @@ def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: a
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
     if isinstance(event, e.ModuleCast) and event.subject == tracked_object.key:
         event.dtype = "float32"
-        tracked_object.attributes.low = False
+        tracked_object.attributes.low = ""
     _emit_module_cast(interp, tracked_object, "float32", node)
     mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((tracked_object.key,))))
 
@@ -416,7 +416,8 @@ def mark_wrapped(
     if policy is not None:
         tracked_object.attributes.casts = True
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
-            tracked_object.attributes.computes_in = interp.file_data(PolicyDtypes)[policy.key]
+            tracked_object.attributes.computes_in, converts = interp.file_data(PolicyDtypes)[policy.key]
+            tracked_object.attributes.prepared |= converts
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
@@ -426,15 +427,26 @@ def mark_wrapped(
     attributes.wrappers.setdefault(wraps, frozenset(interp.active_guards()))
 
 
-class PolicyDtypes(dict[int, str]):
-    """Compute dtypes of sharding policies, by the key of the unknown value that represents the policy."""
+class PolicyDtypes(dict[int, tuple[str, bool]]):
+    """Compute dtypes of sharding policies, by the key of the unknown value that represents the policy.
+
+    The second item is True if the policy converts the outputs as well.
+    """
 
 
 def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = interp.fresh_unknown(node)
     dtype = torch_api.DTYPES.get(dotted_name_of(first_or_named(args, keywords, "param_dtype")))
+    reduced = first_or_named(args[1:], keywords, "reduce_dtype")
+    is_default = literal_value(reduced) is None or (reduced is None and None not in keywords_of(node))
+    reduced_dtype = dtype if is_default else torch_api.DTYPES.get(dotted_name_of(reduced))
+    if reduced_dtype in ("float16", "bfloat16"):
+        names: dict[str, object] = {"call": expression_text(callee_of(node) or node)}
+        how = "default" if is_default else "given"
+        # With few ranks it may be chosen on purpose.
+        interp.emit(e.LowReduction, node, how=how, dtype=reduced_dtype, guessed=True, names=names)
     if dtype is not None:
-        interp.file_data(PolicyDtypes)[made.key] = dtype
+        interp.file_data(PolicyDtypes)[made.key] = dtype, "output_dtype" in keywords
     return made
 
 

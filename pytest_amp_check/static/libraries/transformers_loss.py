@@ -63,9 +63,11 @@ def _has_windows_of_one(interp: Interpreter, cls: Class) -> bool:
         if isinstance(settings, ast.Name):
             assigned = [value for target, value in pairs if last_name(target) == settings.id]
             settings = assigned[0] if len(assigned) == 1 else None
-        keywords = keywords_of(settings)
         # A subclass of the arguments may have another default.
-        if last_name(callee_of(settings)) not in _ARGUMENTS or None in keywords:
+        if settings is None or last_name(callee_of(settings)) not in _ARGUMENTS:
+            return False
+        keywords = keywords_of(settings)
+        if None in keywords:
             return False
         if _STEPS in keywords and constant_of_node(keywords[_STEPS]) != 1:
             return False

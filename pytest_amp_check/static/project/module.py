@@ -27,12 +27,14 @@ _ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Marks among the used names that stand for syntax. In order: a remainder or counter; a number outside float16; such a
-#: number assigned to items; a scaled matrix product; a number that float16 rounds to zero or to few digits.
+#: number assigned to items; a scaled matrix product; a number that float16 rounds to zero or to few digits; an average
+#: in an attribute.
 COUNTING = "%"
 LARGE_NUMBER = "#"
 FILLING = "="
 SCALING = "@"
 SMALL_NUMBER = "~"
+AVERAGING = "&"
 #: Maximum number of targets of an alias. A name with more targets is data: otherwise each function that uses the name
 #: would have the names of all targets.
 MAX_ALIAS_TARGETS = 64
@@ -572,6 +574,8 @@ class Module:
         words = set(filter(None, map(tail_name, sources)))
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
             scope.used_names.add(FILLING)
+        if isinstance(value, ast.BinOp) and _weights_old_value(node.targets[0], value):
+            scope.used_names.add(AVERAGING)
         if isinstance(value, ast.Lambda):
             words = {tail_name(part.func) for part in walk(value.body) if isinstance(part, ast.Call)} - {""}
         stored = words if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)) else set[str]()
@@ -672,6 +676,15 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def _weights_old_value(target: ast.expr, value: ast.BinOp) -> bool:
+    """Return True for ``self.mean = self.mean * a + b``, which a method repeats without a loop of its own."""
+    if not isinstance(target, ast.Attribute) or not isinstance(value.op, ast.Add):
+        return False
+    products = [side for side in (value.left, value.right) if isinstance(side, ast.BinOp) and type(side.op) is ast.Mult]
+    factors = [factor for product in products for factor in (product.left, product.right)]
+    return any(isinstance(each, ast.Attribute) and each.attr == target.attr for each in factors)
 
 
 def is_product(node: ast.expr) -> bool:

@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import strip_docstrings
-from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module, is_constant_name
+from .module import (
+    AVERAGING,
+    COUNTING,
+    FILLING,
+    LARGE_NUMBER,
+    SCALING,
+    SMALL_NUMBER,
+    Function,
+    Module,
+    is_constant_name,
+)
+from .region_entry import POLICIES
 from .syntax import root_name
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
@@ -29,10 +40,12 @@ RELEVANT_NAMES = frozenset(
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
     "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel register_comm_hook "
     "register_ddp_comm_hook make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
-).union(frameworks.RELEVANT_NAMES, {FILLING})
+).union(frameworks.RELEVANT_NAMES, {FILLING, AVERAGING})
 #: Identifiers worth inlining in a file that does not train: functions that may enter a region, and losses that must not
 #: run in a region.
-CONTEXT_NAMES = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
+CONTEXT_NAMES = frozenset(
+    ("autocast", "binary_cross_entropy", "BCELoss", "masked_fill", "masked_fill_", FILLING, AVERAGING)
+)
 #: Identifiers of training code: each file that trains has at least one.
 TRAINING_NAMES = frameworks.BACKWARD_METHODS | {
     "GradScaler",
@@ -66,7 +79,13 @@ CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 FRAGILE_NAMES = frozenset(
     "autocast normalize topk log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ "
     "index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
-).union(kernels.NAMES, kernels.ATTENTION, {SCALING})
+).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
+
+#: Functions and classes that compute log-probabilities, in the dtype of the logits where no region is active.
+_LOG_PROBABILITIES = frozenset(
+    "cross_entropy CrossEntropyLoss nll_loss NLLLoss kl_div KLDivLoss binary_cross_entropy_with_logits "
+    "BCEWithLogitsLoss log_softmax LogSoftmax logsigmoid LogSigmoid logsumexp".split()
+)
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
@@ -159,7 +178,9 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
     small = SMALL_NUMBER in module.identifiers
-    module.may_lose_precision = small or not FRAGILE_NAMES.isdisjoint(module.identifiers)
+    lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
+    fragile = FRAGILE_NAMES | _LOG_PROBABILITIES if lows else FRAGILE_NAMES
+    module.may_lose_precision = small or not fragile.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
     named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.imports))
     everywhere = _LARGE if named else 0
@@ -188,9 +209,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         function.has_scaler_siblings = function.cls in scaling and bool(part)
         function.may_compute_loss = not losses.isdisjoint(function.used_names)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
-        function.may_lose_precision = (
-            small or not FRAGILE_NAMES.isdisjoint(function.used_names) or function.cls in keeping
-        )
+        function.may_lose_precision = small or not fragile.isdisjoint(function.used_names) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))

@@ -25,7 +25,7 @@ RULE = Rule(
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={FragileMath: _check_fragile_math},
-    prescan_words=("autocast",),
+    prescan_words=("autocast", "low-precision weights", "float16 MixedPrecision param_dtype"),
     violations={
         "fragile:log-softmax": ViolationKind(
             "`{call}` takes the logarithm of a softmax that rounds to 0 in low precision for all but the largest "

@@ -48,7 +48,11 @@ from .events import emit_once
 from .fragile import check_loss
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, mean_traits
+from .stored_low import find_output_info
 from .sums import check_in_place_sum
+
+#: Kinds of values that the call of a model returns.
+_MODEL_OUTPUTS = frozenset(("tensor", "unknown"))
 
 
 def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
@@ -56,6 +60,8 @@ def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     check_in_place_sum(interp, node)
     check_moving_average(interp, node)
     check_fill(interp, node)
+    if fact is None and value.kind in _MODEL_OUTPUTS and not value.dtype_info.dtype:
+        fact = find_output_info(interp, _callee_value(interp, node.func))
     return value if fact is None else value.with_dtype_info(fact)
 
 
@@ -127,7 +133,11 @@ def _apply_other_call(
         return _apply_assumed_call(interp, node, args)
     if find_access_path(node.func) is None or (state.mode != "on" and not any(fact.is_low for fact in given)):
         return None
-    module = object_ref_of(_callee_value(interp, node.func), "module")
+    callee = _callee_value(interp, node.func)
+    loss = object_ref_of(callee, "loss")
+    if loss is not None and args:
+        check_loss(interp, str(loss.tracked_object.attributes.kind), args[0], node)
+    module = object_ref_of(callee, "module")
     if module is None:
         return None
     kind = str(module.tracked_object.attributes.kind)
@@ -186,7 +196,8 @@ def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: Trac
     op = op_of_module(kind)
     dtype = result_dtype(op, given, state)
     kept = given.traits & REGION_TRAITS if dtype == given.dtype else frozenset()
-    return DtypeInfo(dtype, kept | {REGION, *bounded_traits(op), *mean_traits(op, given)})
+    by_region = (REGION,) if state.mode == "on" else ()
+    return DtypeInfo(dtype, kept | {*by_region, *bounded_traits(op), *mean_traits(op, given)})
 
 
 def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:

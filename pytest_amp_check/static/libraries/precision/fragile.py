@@ -12,6 +12,7 @@ from ...interpreter.dtypes import (
     DOUBLED,
     LOG_PROBABILITY,
     MEAN_SQUARE,
+    REGION,
     ROUNDED,
     ROUNDED_PROBABILITY,
     SQUARE,
@@ -97,7 +98,9 @@ def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) 
     """Report a loss, or log-probabilities, of low-precision logits in code that runs without autocast."""
     if op not in LOSSES_OF_LOGITS or not logits.is_low or any(keyword.arg == "dtype" for keyword in node.keywords):
         return
-    if interp.assumed_dtype and autocast_state(interp).mode == "off":
+    # A loss of what a region made low is AMP104, and low log-probabilities are reported where they are made.
+    mode, is_known = autocast_state(interp).mode, not logits.traits.isdisjoint((REGION, LOG_PROBABILITY))
+    if mode == "off" if interp.assumed_dtype else mode in ("out", "off") and not is_known:
         emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node)})
 
 

@@ -9,6 +9,7 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     ANGLES,
     DOUBLED,
+    GUESSED_LOW,
     NO_DTYPE_INFO,
     POSITIONS,
     PRODUCT,
@@ -79,6 +80,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:
         emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})
+    stored = next((fact for fact in operands if fact.is_stored_low), None)
+    if stored is not None and "float32" not in dtypes:
+        return DtypeInfo(stored.dtype, product_traits | {GUESSED_LOW})
     known = state.mode == "off" and operands and "" not in dtypes
     return DtypeInfo(operands[0].dtype, product_traits) if known else NO_DTYPE_INFO
 

@@ -31,10 +31,11 @@ def check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
         first, value = (value.body, value.orelse) if is_first else (value.orelse, value.body)
     sides = operands_of(value, ast.Add)
     for old, new in zip(sides, reversed(sides), strict=True):
-        before = next((part for part in operands_of(old, ast.Mult) or [old] if find_access_path(part) == name), None)
+        factors = operands_of(old, ast.Mult)
+        before = next((part for part in factors or [old] if find_access_path(part) == name), None)
         if before is not None:
             first = first or _find_first_value(interp, name, node)
-            _check_running_sum(interp, before, new, node, in_place=False, first=first)
+            _check_running_sum(interp, before, new, node, in_place=False, first=first, average=bool(factors))
             return
 
 
@@ -68,16 +69,13 @@ class _BranchesOfAssignments(dict[ast.AST, dict[ast.Assign, ast.If]]):
 
 
 def _find_first_value(interp: Interpreter, name: str, node: ast.Assign) -> ast.expr | None:
-    """Return the value that the other branch gives a variable if it is None, or None without such a branch."""
+    """Return the value that the other branch gives a variable, or None without such a branch."""
     frame = interp.state.frame
     code = frame.module.tree if frame.function is None else frame.function.node
     branch = interp.file_data(_BranchesOfAssignments)[code].get(node)
-    is_first = None if branch is None else _tests_for_none(branch.test, name)
-    if branch is None or is_first is None:
+    if branch is None:
         return None
-    start, rest = (branch.body, branch.orelse) if is_first else (branch.orelse, branch.body)
-    if node not in rest:
-        return None
+    start = branch.orelse if node in branch.body else branch.body
     assigned = [each for each in start if isinstance(each, ast.Assign)]
     return next((each.value for each in assigned if find_access_path(each.targets[0]) == name), None)
 
@@ -114,6 +112,7 @@ def _check_running_sum(
     *,
     in_place: bool,
     first: ast.expr | None = None,
+    average: bool = False,
 ) -> None:
     """Report a sum over the iterations of a loop that is kept in low precision.
 
@@ -146,7 +145,7 @@ def _check_running_sum(
     if not is_made_anew:
         # The items of a loop are few terms as often as many.
         before = before.with_traits(GUESSED_LOW)
-    emit_once(interp, e.LowSum, node, before, names={"sum": SourceText(target)})
+    emit_once(interp, e.LowSum, node, before, average=average, names={"sum": SourceText(target)})
 
 
 def _is_named_output(added: ast.expr) -> bool:

@@ -1,0 +1,43 @@
+"""Outputs of models whose weights are stored in low precision, or that a sharding policy makes compute in it."""
+
+from __future__ import annotations
+
+from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo
+from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.definitions import Instance
+from ...interpreter.values.value import UnknownValue, Value
+from ..arguments import tracked_object_of
+from .dtype_info import HALF_DTYPES, autocast_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ....protocol.tracked_objects import TrackedObject
+
+#: Names by which the code of a module chooses the dtype of what it returns.
+_CHOOSES = frozenset(("float", "double", "float32", "float64", "to", "type", "type_as", "autocast"))
+
+
+def find_output_info(interp: Interpreter, callee: Value | None) -> DtypeInfo | None:
+    """Return the dtype info of what a model returns where no region is active, or None if it is not known to be low."""
+    if autocast_state(interp).mode not in ("out", "off"):
+        return None
+    module = _find_module(interp, callee)
+    if module is None or module.role != "module" or module.attributes.prepared:
+        return None
+    dtype = module.attributes.computes_in or module.attributes.low
+    if dtype not in HALF_DTYPES or (isinstance(callee, Instance) and _chooses_dtype(interp, callee)):
+        return None
+    return DtypeInfo(dtype, frozenset({GUESSED_LOW}))
+
+
+def _find_module(interp: Interpreter, callee: Value | None) -> TrackedObject | None:
+    """Return the tracked module of a callee. A model of an unknown class is recognized by its construction."""
+    if isinstance(callee, UnknownValue):
+        return interp.tracked_objects.get(("used", callee.key))
+    return tracked_object_of(callee)
+
+
+def _chooses_dtype(interp: Interpreter, module: Instance) -> bool:
+    """Return True if the code of a module of the project may choose the dtype of its output."""
+    methods = [each for owner in module.lineage for each in owner.methods.values()]
+    return any(not _CHOOSES.isdisjoint(each.attributes_used() | each.used_names) for each in methods)
