@@ -188,6 +188,7 @@ SHOWN = {
 NOT_HERE = {
     "AMP109": "torch 2.11 and later put it right, so that the figures of older versions stand",
     "AMP302": "it takes accelerate or another framework, which the benchmark does without",
+    "AMP512": "it takes torchao or TransformerEngine, and a GPU with float8",
     "AMP702": "a CPU has no Tensor Cores",
     "AMP902": "a comment does nothing when a program runs",
     "AMP903": "what cannot be parsed cannot be run",

@@ -1,4 +1,4 @@
-"""Models whose weights are stored in low precision, or that a sharding policy makes compute in it, without a region."""
+"""Precision without a region: low weights, sharding policies, and averages that methods keep."""
 
 from __future__ import annotations
 

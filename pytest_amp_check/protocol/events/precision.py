@@ -86,6 +86,12 @@ class LowPositions(LowPrecisionEffect):
     how: str
 
 
+class Float8(Event):
+    """A call for float8 training that comes too late or too early, or has a format that does not fit."""
+
+    how: str
+
+
 class LateScale(LowPrecisionEffect):
     """Attention scores are scaled after the product."""
 

@@ -99,8 +99,8 @@ class StepFollowed(FollowingEvent):
 class Window(Event):
     """The windows of an optimizer lose microbatches, or each microbatch is a window of its own.
 
-    "zero" and "early" are found in a run, "single" in source.
+    "zero" and "early" are found in a run, "single" and "unused" in source.
     """
 
-    #: "zero", "early" or "single".
+    #: "zero", "early", "single" or "unused".
     how: str

@@ -337,6 +337,7 @@ INDEX: tuple[Listing, ...] = (
             "clip@window",
             "window:off-by-one",
             "window:single",
+            "window:unused",
             "window:running-divisor",
             "window:left-over",
         ),
@@ -484,6 +485,25 @@ INDEX: tuple[Listing, ...] = (
         ("LateScale",),
         (),
         ("scores:scaled-late",),
+    ),
+    (
+        ("AMP512", "float8-misused", "numerics", "warning", "static", True, ""),
+        (
+            "convert_to_float8_training",
+            "precompute_float8_dynamic_scale_for_fsdp",
+            "MXFP8BlockScaling",
+            "is_first_microbatch",
+        ),
+        ("Float8",),
+        (),
+        (
+            "float8:late-compile",
+            "float8:late-shard",
+            "float8:late-optimizer",
+            "float8:scales-early",
+            "float8:format",
+            "float8:old-weights",
+        ),
     ),
     (
         ("AMP601", "compiled-backward-autocast", "distributed", "warning", "static", True, ""),

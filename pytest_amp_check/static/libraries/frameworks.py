@@ -47,6 +47,18 @@ class _Microbatch(NamedTuple):
     guards: frozenset[tuple[int, bool]]
 
 
+class _UncountedBackward(NamedTuple):
+    """A backward that divides its loss by the length of a window, in a file that begins no window."""
+
+    node: ast.AST
+    loops: frozenset[int]
+    guards: frozenset[tuple[int, bool]]
+
+
+class _UncountedTable(dict[int, _UncountedBackward]):
+    """The latest such backward of each engine that a graph uses, by the keys of the tracked objects."""
+
+
 class _MicrobatchTable(dict[int, _Microbatch]):
     """The latest microbatch of each engine that a graph uses, by the keys of the tracked objects."""
 
@@ -328,6 +340,7 @@ def _run_backward_of(
 ) -> Value:
     loss = as_loss(value)
     if divides and engine.accumulation_steps is not None:
+        _note_uncounted(interp, engine, node)
         report_framework_division(interp, loss, engine.accumulation_steps, FRAMEWORKS[engine.framework].title, node)
         loss.is_divided = loss.is_divided or literal_value(engine.accumulation_steps) != 1
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
@@ -508,6 +521,32 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
     return True
 
 
+def _note_uncounted(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> None:
+    """Record a backward that divides by a given number of micro-batches, in a file that never counts them."""
+    known = FRAMEWORKS[engine.framework].engine
+    counts = {name for name, effect in known.methods.items() if effect in (frameworks.ACCUMULATE, frameworks.NO_SYNC)}
+    counts.update(name for name, value in known.attributes.items() if value == frameworks.WINDOW_END)
+    steps = engine.accumulation_steps
+    is_hidden = isinstance(steps, UnknownValue) and steps.key == make_unknown_steps(interp, engine.tracked_object).key
+    is_given = steps is not _DEFAULT_STEPS and not is_hidden and literal_value(steps) not in (1, None)
+    if is_given and counts and interp.state.loops and counts.isdisjoint(interp.module.identifiers):
+        interp.graph_data(_UncountedTable)[engine.tracked_object.key] = _UncountedBackward(
+            node, interp.current_loops(), frozenset(interp.active_guards())
+        )
+
+
+def _check_uncounted_step(interp: Interpreter, engine: FrameworkEngine) -> None:
+    """Report a step of each micro-batch whose gradient was divided by the length of a window."""
+    backward = interp.graph_data(_UncountedTable).get(engine.tracked_object.key)
+    if backward is None or backward.loops != interp.current_loops():
+        return
+    # A condition of its own may begin windows by hand.
+    if frozenset(interp.active_guards()) <= backward.guards:
+        parameter = FRAMEWORKS[engine.framework].engine.accumulation_parameter
+        names = {"engine": receiver_text(backward.node), "parameter": parameter}
+        interp.emit_at(e.Window(interp.site_of(backward.node), how="unused", names=names))
+
+
 def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> bool:
     """Return True if no microbatch has begun in the current iteration, although the file accumulates.
 
@@ -554,6 +593,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
     if prepared is not None:
         engine, guards = prepared
         assert isinstance(engine, FrameworkEngine)
+        _check_uncounted_step(interp, engine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
     elif len(ambient) == 1:
         _emit_step(interp, ambient[0], key, node, names, sure=False)

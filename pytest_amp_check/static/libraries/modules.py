@@ -440,7 +440,7 @@ def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
     reduced = first_or_named(args[1:], keywords, "reduce_dtype")
     is_default = literal_value(reduced) is None or (reduced is None and None not in keywords_of(node))
     reduced_dtype = dtype if is_default else torch_api.DTYPES.get(dotted_name_of(reduced))
-    if reduced_dtype in ("float16", "bfloat16"):
+    if reduced_dtype in ("float16", "bfloat16") and not interp.site_of(node).is_in_test():
         names: dict[str, object] = {"call": expression_text(callee_of(node) or node)}
         how = "default" if is_default else "given"
         # With few ranks it may be chosen on purpose.

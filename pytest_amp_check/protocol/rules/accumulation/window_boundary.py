@@ -7,7 +7,12 @@ from ...events import Backward, Clip, Window
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 
-_LABELS = {"zero": "zero@window", "early": "window:off-by-one", "single": "window:single"}
+_LABELS = {
+    "zero": "zero@window",
+    "early": "window:off-by-one",
+    "single": "window:single",
+    "unused": "window:unused",
+}
 
 
 def _check_window_boundary(event: Window, program: Program) -> Labels:
@@ -58,6 +63,13 @@ RULE = Rule(
         "window:single": ViolationKind(
             "`{engine}.accumulate()` ends a window with each micro-batch, because `{call}` got no "
             "`{parameter}`: pass `{parameter}={option}`",
+            WARNING,
+            certainty=Certainty(is_possible=True),
+            any_precision=True,
+        ),
+        "window:unused": ViolationKind(
+            "`{engine}` divides losses by `{parameter}`, but no `{engine}.accumulate()` begins a window, so each "
+            "micro-batch steps with its share: run micro-batches in `with {engine}.accumulate(model):`",
             WARNING,
             certainty=Certainty(is_possible=True),
             any_precision=True,
