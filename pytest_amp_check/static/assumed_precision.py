@@ -47,11 +47,17 @@ def find_assumed_effects(
     program = Program()
     functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
+    first_of_region = len(program.graphs)
+    if dtype:
+        # A region rounds the angles of float32 positions as well.
+        analyze_as_low(module, program, project, dtype, in_region=True)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
-    for graph in program.graphs:
+    for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
+            if number >= first_of_region and not isinstance(event, e.LowPositions):
+                continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
             if not (dtype or _is_common_harm(event, may_overflow=may_overflow)):

@@ -445,7 +445,9 @@ def test_a_private_method_whose_callers_convert_its_argument_gets_no_low_precisi
         ("return torch.outer(x, self.inv_freq)", True),
         ("return x[:, None] @ self.inv_freq[None]", True),
         ("return torch.outer(x.float(), self.inv_freq.float())", False),
-        ("return x[:, None].float() @ self.inv_freq.float()[None]", False),
+        # A region multiplies float32 matrices in low precision as well.
+        ("return x[:, None].float() @ self.inv_freq.float()[None]", True),
+        ("with torch.autocast('cuda', enabled=False): return x[:, None].float() @ self.inv_freq.float()[None]", False),
         ("return x @ self.weight", False),
     ],
 )
@@ -615,3 +617,82 @@ def test_an_unknown_context_may_disable_the_region_of_the_caller(tmp_path: Path,
     assert found_in(tmp_path, REGION, body) == []
     plain = body.replace(f"with {context}", "if True")
     assert found_in(tmp_path, REGION, plain) == [("AMP509", 7, "info")]
+
+
+ROTATED = "def rotate(freqs: torch.Tensor, x: torch.Tensor):\n    {}\n    return x * {}.cos() + x * {}.sin()\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "angles", "found"),
+    [
+        ("freqs = freqs[-8:].to(x)", "freqs", [("AMP509", 2)]),
+        ("pass", "freqs", [("AMP509", 3)]),
+        ("freqs = freqs.float()", "freqs", []),
+        ("freqs = freqs.to(torch.float32)", "freqs", []),
+    ],
+)
+def test_angles_of_which_sine_and_cosine_are_taken(before: str, angles: str, found: list[tuple[str, int]]) -> None:
+    body = ROTATED.format(before, angles, angles)
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == found
+    # Without the option nothing says that the angles are low.
+    assert said(body) == []
+
+
+def test_a_sine_alone_is_no_rotation() -> None:
+    assert said(forward("return x.sin() + self.scale.cos()"), "bfloat16") == []
+
+
+def test_angles_that_the_code_itself_casts() -> None:
+    region = "with torch.autocast('cuda', dtype=torch.bfloat16):\n    y = model(x)\n"
+    body = f"{region}freqs = torch.rand(8).to(torch.bfloat16)\nc, s = freqs.cos(), freqs.sin()\n"
+    assert [(f.code, f.line) for f in check_source(HEAD + body) if f.code == "AMP509"] == [
+        ("AMP509", HEAD.count("\n") + 3)
+    ]
+
+
+NORMS = """\
+class Clip(torch.optim.Optimizer):
+    def clip(self, params: list, p: float):
+        return {}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("norm", "found"),
+    [
+        ("torch.norm(torch.stack([torch.norm(q.grad.detach(), p) for q in params]), p)", True),
+        ("sum(q.grad.norm(2) ** 2 for q in params if q.grad is not None)", True),
+        ("torch.nn.utils.get_total_norm([q.grad for q in params], p)", True),
+        ("sum(torch.norm(q.grad, p, dtype=torch.float32) ** 2 for q in params)", False),
+        ("sum(q.grad.float().norm(2) ** 2 for q in params)", False),
+        ("sum(q.norm(2) ** 2 for q in params) if params[0].grad is None else torch.zeros(1)", False),
+    ],
+)
+def test_norms_of_gradients(norm: str, found: bool) -> None:
+    body = NORMS.format(norm)
+    assert {code for code, _, _ in said(body, "float16")} == ({"AMP507"} if found else set())
+    assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("total", "found"),
+    [("torch.zeros_like(x)", True), ("torch.zeros_like(x, dtype=torch.float32)", False)],
+)
+def test_outputs_that_are_added_by_index(total: str, found: bool) -> None:
+    body = forward(
+        f"total = {total}",
+        "for i in self.experts:",
+        "    part = F.linear(x[i], self.weight[i])",
+        "    total.index_add_(0, i, part.to(total.dtype))",
+        "return total",
+    )
+    assert [code for code, _, _ in said(body, "bfloat16")] == (["AMP508"] if found else [])
+
+
+def test_an_unknown_factor_widens_nothing() -> None:
+    var = "var = torch.sum({} * x ** 2, dim=2) - torch.sum({} * x, dim=2) ** 2"
+    body = forward("alpha = F.softmax(self.layers[0](x), dim=-1)", var.format("alpha", "alpha"), "return {}")
+    std = "torch.sqrt(var.clamp(min=1e-10))"
+    assert [code for code, _, _ in said(body.format(std), "float16")] == ["AMP505"]
+    assert said(forward(f"var = {'x.float().var(1)'}", f"return {std}"), "float16") == []

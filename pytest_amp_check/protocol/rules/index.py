@@ -454,6 +454,7 @@ INDEX: tuple[Listing, ...] = (
             "fragile:log-ratio",
             "fragile:loss",
             "fragile:distance",
+            "fragile:gradient-norm",
             "fragile:ranking",
             "fragile:variance",
         ),
@@ -470,7 +471,14 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("LowPositions",),
         (),
-        ("positions:angles", "positions:cast", "positions:radians", "positions:scaled", "positions:index"),
+        (
+            "positions:angles",
+            "positions:cast",
+            "positions:rotation",
+            "positions:radians",
+            "positions:scaled",
+            "positions:index",
+        ),
     ),
     (
         ("AMP510", "op-without-low-precision-kernel", "numerics", "warning", "static", True, ""),

@@ -11,7 +11,7 @@ from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
     how, dtype = event.how, event.dtype
     # bfloat16 does not overflow, but still cancels and rounds.
-    always = how in CANCELLATIONS or how in ("loss", "distance")
+    always = how in CANCELLATIONS or how in ("loss", "distance", "gradient-norm")
     if dtype != "bfloat16" or always:
         doubt = event.guessed or (dtype == "half" and not always)
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
@@ -61,6 +61,10 @@ RULE = Rule(
             "`{call}` takes twice a low-precision product from squared norms, so small distances are rounding errors: "
             "use `torch.cdist`, or compute it on `.float()`",
             INFO,
+        ),
+        "fragile:gradient-norm": ViolationKind(
+            "`{call}` keeps a norm in the dtype of the gradients, where float16 overflows and the norms of all "
+            "parameters add up inexactly: pass `dtype=torch.float32`"
         ),
         "fragile:ranking": ViolationKind(
             "`{call}` ranks probabilities after their cast to low precision, where close ones are equal: rank them "

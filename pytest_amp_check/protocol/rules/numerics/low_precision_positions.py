@@ -29,6 +29,10 @@ RULE = Rule(
             "`{call}` rounds positions to low precision before their sine or cosine is computed: cast the sine and "
             "cosine instead"
         ),
+        "positions:rotation": ViolationKind(
+            "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
+            "float32, and cast their sine and cosine"
+        ),
         "positions:radians": ViolationKind(
             "`{call}` gets angles up to {largest} in {dtype}, whose neighbours are half a radian or more apart: "
             "compute the angles in float32, and cast their sine and cosine"

@@ -56,6 +56,9 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     """Return True if a function computes with tensors that it receives: a method of a module, or a torch function."""
     if takes_model(function) and not LOSSES_OF_LOGITS.isdisjoint(function.used_names | function.attributes_used()):
         return not _chooses_dtype(function)
+    used = function.attributes_used()
+    if "grad" in used and ("norm" in used or "get_total_norm" in used or "vector_norm" in used):
+        return not _chooses_dtype(function)
     if function.cls is not None:
         is_forward = role_of(interp, function.cls) == torch_api.MODULE and function.name != "__init__"
         return is_forward and not any(map(_chooses_dtype, function.cls.methods.values()))

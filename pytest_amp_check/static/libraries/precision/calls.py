@@ -45,7 +45,7 @@ from .dtype_info import (
     resolve_callee,
 )
 from .events import emit_once
-from .fragile import check_loss
+from .fragile import check_gradient_norm, check_loss
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, mean_traits
 from .stored_low import find_output_info
@@ -59,6 +59,7 @@ def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     fact = _apply_call(interp, node)
     check_in_place_sum(interp, node)
     check_moving_average(interp, node)
+    check_gradient_norm(interp, node)
     check_fill(interp, node)
     if fact is None and value.kind in _MODEL_OUTPUTS and not value.dtype_info.dtype:
         fact = find_output_info(interp, _callee_value(interp, node.func))

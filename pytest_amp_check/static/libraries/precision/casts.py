@@ -93,11 +93,13 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if low and POSITIONS in given.traits:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
     if low == given.is_low:
-        return given._replace(dtype=dtype)
+        return given._replace(dtype=dtype, trait_node=given.trait_node or (op.node if low else None))
     made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BOUNDED, ZEROS}), given.trait_node)
     if not low:
         return made
-    return made.with_traits(CAST, *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else []))
+    return made._replace(trait_node=given.trait_node or op.node).with_traits(
+        CAST, *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else [])
+    )
 
 
 def _find_target_dtype(interp: Interpreter, op: OpCall) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ....protocol import events as e
-from ....protocol.source_text import SourceText
+from ....protocol.source_text import SourceText, access_text
 from ...interpreter.dtypes import (
     ANGLES,
     CAST,
@@ -22,6 +22,7 @@ from ...interpreter.dtypes import (
 from ...interpreter.interpreter import Interpreter
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
+from ..syntax_queries import last_name
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
@@ -55,6 +56,27 @@ def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> No
     if angles.traits & {ANGLES, ROUNDED} and any("freq" in tail_name(part) for part in walk(product)):
         how = "angles" if ANGLES in angles.traits else "cast"
         emit_once(interp, e.LowPositions, angles.trait_node, angles, how=how)
+
+
+class _RotatedAngles(dict[tuple[object, str], set[str]]):
+    """Functions of angles that were evaluated, by the function of the project and the text of the angles."""
+
+
+def check_rotation(interp: Interpreter, op: OpCall) -> None:
+    """Report angles in a low dtype of which a function takes both the sine and the cosine.
+
+    A region computes neither positions nor frequencies in low precision, so only a cast or low weights count.
+    """
+    fact, angles = op.first_info, op.tensor_node
+    is_chosen = CAST in fact.traits or (interp.assumed_dtype and not interp.assumes_region)
+    if not fact.is_low or REGION in fact.traits or angles is None or not is_chosen:
+        return
+    frame = interp.state.frame
+    seen = interp.file_data(_RotatedAngles).setdefault((frame.function or frame.module, access_text(angles)), set())
+    seen.add(op.base_name)
+    if seen >= {"sin", "cos"}:
+        place = fact.trait_node if isinstance(fact.trait_node, ast.Call) else op.node
+        emit_once(interp, e.LowPositions, place, fact, how="rotation", names={"call": SourceText(angles)})
 
 
 def takes_inverse_frequencies(product: ast.AST) -> bool:
@@ -102,6 +124,25 @@ def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) 
     mode, is_known = autocast_state(interp).mode, not logits.traits.isdisjoint((REGION, LOG_PROBABILITY))
     if mode == "off" if interp.assumed_dtype else mode in ("out", "off") and not is_known:
         emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node)})
+
+
+#: Functions and methods that compute a norm, and a function of torch that gets only gradients.
+_NORMS = frozenset(("norm", "vector_norm", "get_total_norm"))
+
+
+def check_gradient_norm(interp: Interpreter, node: ast.Call) -> None:
+    """Report a norm of gradients that is kept in the low dtype of the gradients."""
+    name = last_name(node.func)
+    if name not in _NORMS or not interp.assumed_dtype or interp.assumes_region:
+        return
+    parts = list(walk(node))
+    of_gradients = name == "get_total_norm" or any(isinstance(p, ast.Attribute) and p.attr == "grad" for p in parts)
+    widens = any(keyword.arg == "dtype" for keyword in node.keywords) or any(
+        isinstance(part, ast.Attribute) and part.attr in ("float", "double", "float32") for part in parts
+    )
+    if of_gradients and not widens:
+        fact = DtypeInfo(interp.assumed_dtype)
+        emit_once(interp, e.FragileMath, node, fact, how="gradient-norm", names={"call": SourceText(node)})
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:

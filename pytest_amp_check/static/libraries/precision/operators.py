@@ -131,6 +131,10 @@ def apply_operator(
     made = _apply_linear_operator(op, left, right, kept, sides)
     if op is ast.Mult and made.is_low:
         check_angles(interp, made, node)
+    if not made.dtype and interp.assumed_dtype and not interp.assumes_region:
+        # What is not known, and is no float32 cast, has the assumed dtype or is a mask.
+        low = next((fact for fact in (left, right) if fact.is_low), NO_DTYPE_INFO)
+        return made._replace(dtype=low.dtype)
     return made
 
 

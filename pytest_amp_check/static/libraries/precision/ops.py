@@ -41,7 +41,7 @@ from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
-from .fragile import check_angles, check_loss, check_ranking, takes_inverse_frequencies
+from .fragile import check_angles, check_loss, check_ranking, check_rotation, takes_inverse_frequencies
 from .matmuls import (
     IN_PLACE_MATMULS,
     INDEXED_WRITES,
@@ -148,6 +148,8 @@ def _apply_sin_cos(interp: Interpreter, op: OpCall) -> None:
     if op.first_info.traits & {ANGLES, ROUNDED}:
         how = "angles" if ANGLES in op.first_info.traits else "cast"
         emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how=how)
+    else:
+        check_rotation(interp, op)
 
 
 def _apply_concatenation(interp: Interpreter, op: OpCall) -> DtypeInfo | None:

@@ -49,6 +49,8 @@ def _tests_for_none(test: ast.expr, name: str) -> bool | None:
 
 #: Methods that add to a tensor in place, and functions that add to their first argument where ``out`` is that argument.
 _IN_PLACE_SUMS = frozenset("add_ lerp_ addmm_ baddbmm_ addbmm_ addmv_ addcmul_".split())
+#: Methods that add their third argument to some elements in place.
+_INDEXED_SUMS = frozenset(("index_add_", "scatter_add_"))
 _ADDS_WITH_OUT = frozenset("add addmm baddbmm addbmm addmv addcmul".split())
 
 
@@ -94,6 +96,11 @@ def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
         path = find_access_path(keywords["out"])
         if path is not None and len(given) > 1 and find_access_path(given[0]) == path:
             _check_running_sum(interp, given[0], given[1], node, in_place=True)
+        return
+    if name in _INDEXED_SUMS and len(node.args) > 2:
+        buffer = receiver_of(node)
+        if buffer is not None:
+            _check_running_sum(interp, buffer, node.args[2], node, in_place=True)
         return
     target = receiver_of(node) if name in _IN_PLACE_SUMS else None
     if target is None or not node.args:
@@ -168,7 +175,10 @@ def _is_made_each_iteration(
 
     Loops in ``indexed_loops`` select the element to add to, so iterations of these loops do not accumulate.
     """
-    parts: list[ast.expr] = [*find_nodes(added, ast.Name), *find_nodes(added, ast.Attribute)]
+    attributes = find_nodes(added, ast.Attribute)
+    # What is cast to the dtype of the sum is not computed from the sum.
+    asked = {id(each.value) for each in attributes if each.attr in ("dtype", "device")}
+    parts = [part for part in (*find_nodes(added, ast.Name), *attributes) if id(part) not in asked]
     loops = [loop for loop in interp.state.loops if loop.key not in before.assigned_loops | indexed_loops]
     since = {loop.key for loop in loops if not _has_few_iterations(loop.node)}
     values = [value for part in parts if (value := interp.expression_values.get(part)) is not None]
