@@ -570,6 +570,8 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:parameter",
             "not-finite:state",
             "not-finite:rate",
+            "not-finite:grown",
+            "not-finite:underflow",
             "not-finite:statistic",
             "not-finite:buffer",
             "not-finite:gradient",

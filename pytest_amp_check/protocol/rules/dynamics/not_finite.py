@@ -59,6 +59,15 @@ RULE = Rule(
             "{since}: lower the learning rate, warm it up, or clip the gradients",
             precedence=Precedence(consequence_of="AMP2"),
         ),
+        "not-finite:grown": ViolationKind(
+            "`{op}` in {where} produces the first non-finite value in step {step}, from weights up to {greatest}, "
+            "because {reason}: keep parameters and optimizer state in float32, and check the loaded state",
+            precedence=Precedence(consequence_of="AMP2"),
+        ),
+        "not-finite:underflow": ViolationKind(
+            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
+            "because it is {reason}{lasting}: compute both in float32"
+        ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
