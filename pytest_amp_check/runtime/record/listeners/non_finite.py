@@ -725,11 +725,9 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
     """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        # A list is read from memory directly. The number of a single element would be fetched by an op.
         if len(roots) == 1 and roots[0].numel() == 1:
-            numbers: list[float] = roots[0].detach().view(1).tolist()
-        else:
-            numbers = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
+            return read_item(roots[0])
+        numbers: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(numbers)
 
 
