@@ -743,6 +743,22 @@ align(x, x)
     ),
     Program(
         "not-implemented-for-half",
+        "a decomposition in a module, of an input that a container has made",
+        """
+class Rotation(nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)[0]  # AMP810
+
+model = nn.Sequential(nn.Linear(4, 4), Rotation())
+with torch.autocast("cuda", dtype=torch.float16):
+    x = torch.randn(4, 4)
+    model(x)
+""",
+        ("`torch.linalg.svd` has no kernel for float16, the dtype of `x`: compute it in float32",),
+        True,
+    ),
+    Program(
+        "not-implemented-for-half",
         "an inverse",
         """
 half = torch.eye(2).half()

@@ -125,6 +125,11 @@ def caller_argument(origin: Origin, name: str) -> Origin | None:
         value = call.args[index]
     if value is None or isinstance(value, ast.Starred):
         return None
+    passed = find_tensor(value, caller.scope) if isinstance(value, (ast.Name, ast.Attribute)) else None
+    received = find_tensor(ast.Name(name), origin.scope)
+    if passed is not None and received is not None and passed is not received:
+        # A library in between, such as nn.Sequential, has called the function with a tensor of its own.
+        return None
     return Origin(value, caller.scope, origin.frames[: caller_index + 1])
 
 
