@@ -215,6 +215,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "backward@unscaled",
             "backward@unscaled-early",
+            "backward@unscaled-second",
             "backward:mixes",
             "backward@unscaled-framework",
             "unscale@unscaled",
