@@ -463,7 +463,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast", "low average"),
         ("LowSum",),
         (),
-        ("sum:low", "sum:average", "sum:still"),
+        ("sum:low", "sum:average", "sum:count", "sum:still"),
     ),
     (
         ("AMP509", "low-precision-positions", "numerics", "warning", "both", True, ""),
