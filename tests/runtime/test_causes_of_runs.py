@@ -281,6 +281,39 @@ for x in torch.randn(4, 8, 16).cuda():
     scaler.step(optimizer)
     scaler.update()
 """
+#: A mask that is added to scores.
+MASKED = """
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+mask = torch.tensor([1.0, 1.0, 1.0, 0.0]).cuda()
+for x in torch.randn(3, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        scores = model(x)
+        scores = {masked}{mark}
+        loss = F.cross_entropy(scores, torch.zeros(8, dtype=torch.long).cuda())
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: Positions of a sequence, from which angles are computed.
+SEQUENCE = """
+model = nn.Linear(16, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda", init_scale=16)
+frequencies = torch.tensor([1e-4, 1e-3, 1e-2, 1e-1]).cuda()
+for x in torch.randn(2, {length}, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        h = model(x)
+        position = torch.arange({length}, dtype={dtype}, device="cuda"){mark}
+        angles = position[:, None] * frequencies
+        loss = (h + torch.cat([angles.sin(), angles.cos()], -1)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
 #: A target that is made once and used in several steps.
 ADVANTAGE = """
 model = nn.Linear(16, 4).cuda()
@@ -421,6 +454,24 @@ PAIRS = (
         KERNEL.format(cast=".to(q.dtype)", mark="  # AMP802"),
         ("a division by zero, as a cast (line 14) underflows to 0 in float16", "compute both in float32"),
         KERNEL.format(cast="", mark=""),
+    ),
+    Pair(
+        "a mask that multiplies an infinity",
+        MASKED.format(masked="scores + (1 - mask) * float('-inf')", mark="  # AMP802"),
+        ("multiplies zero by an infinity in step 0, which is NaN", "`masked_fill` or `torch.where`"),
+        MASKED.format(masked="scores.masked_fill(mask == 0, float('-inf'))", mark=""),
+    ),
+    Pair(
+        "positions that are counted in low precision",
+        SEQUENCE.format(length=2051, dtype="h.dtype", mark="  # AMP509"),
+        ("`torch.arange` rounds indexes to low precision", "keep them as integers"),
+        SEQUENCE.format(length=2051, dtype="torch.float32", mark=""),
+    ),
+    Pair(
+        "positions that low precision no longer holds all of",
+        SEQUENCE.format(length=300, dtype="torch.bfloat16", mark="  # AMP509"),
+        ("`torch.arange` rounds indexes to low precision",),
+        SEQUENCE.format(length=257, dtype="torch.bfloat16", mark=""),
     ),
     Pair(
         "a value of one step that later steps read",

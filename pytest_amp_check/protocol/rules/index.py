@@ -567,6 +567,7 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:alignment",
             "not-finite:mask",
             "not-finite:infinity",
+            "not-finite:product",
             "not-finite:input",
             "not-finite:parameter",
             "not-finite:state",

@@ -35,9 +35,9 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, UNDERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
-    "overflow underflow domain mask infinity input parameter state buffer gradient alignment unexplained".split()
-)
+OVERFLOW, UNDERFLOW, DOMAIN, MASK, PRODUCT, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow underflow domain mask product infinity input parameter state buffer gradient alignment unexplained"
+).split()
 #: Start of the names of parameters that only an optimizer holds.
 _IN_OPTIMIZER = "param_groups"
 #: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
@@ -108,6 +108,8 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         )
     if origin.mask_origins:
         return _cause_of_masked(origin, names)
+    if origin.has_infinite_argument and names["op"] == "mul" and any(size.has_zeros for _, size in origin.operands):
+        return NonFiniteCause(PRODUCT, origin.site, names, _build_trace(origin, "the product is NaN"))
     label, reason = _explain_op(origin)
     if label == OVERFLOW and names["op"] in _ALIGNMENTS:
         return NonFiniteCause(

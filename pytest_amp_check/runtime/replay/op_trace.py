@@ -104,6 +104,7 @@ class NonFiniteOrigin:
         self.name = name
         self.op_index = index
         self.is_mask = False
+        self.has_infinite_argument = False
         self.operands: list[tuple[str, Magnitudes]] = []
         self.result: Magnitudes | None = None
         self.mask_origins: list[NonFiniteOrigin] = []
@@ -304,7 +305,8 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if origins and not result.has_nan and _is_passed_on(nonfinite_inputs, bad[0]):
             return origins[0]
         origin = NonFiniteOrigin(OP, name, self._op_count)
-        origin.is_mask = _has_infinity(args, kwargs) and not result.has_nan and not origins
+        origin.has_infinite_argument = _has_infinity(args, kwargs)
+        origin.is_mask = origin.has_infinite_argument and not result.has_nan and not origins
         origin.mask_origins = origins
         origin.result = result
         if not (origin.is_mask and self.in_backward):

@@ -39,6 +39,10 @@ RULE = Rule(
             "`{op}` in {where} fills in or multiplies by an infinity, which makes the loss infinite in step "
             "{step}{lasting}: leave those entries out of the loss, or use a finite number"
         ),
+        "not-finite:product": ViolationKind(
+            "`{op}` in {where} multiplies zero by an infinity in step {step}, which is NaN{lasting}: fill by "
+            "`masked_fill` or `torch.where` in place of the product"
+        ),
         "not-finite:input": ViolationKind(
             "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
             "its preprocessing",
