@@ -281,6 +281,20 @@ for x in torch.randn(4, 8, 16).cuda():
     scaler.step(optimizer)
     scaler.update()
 """
+#: Weights that are large from the beginning.
+LARGE = """
+model = nn.Linear(16, 4).cuda()
+model.weight.data.mul_({factor})
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+scaler = torch.amp.GradScaler("cuda", init_scale=16)
+for x in torch.randn(4, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(x).float().square().mean(){mark}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
 #: A mask that is added to scores.
 MASKED = """
 model = nn.Linear(16, 4).cuda()
@@ -454,6 +468,12 @@ PAIRS = (
         KERNEL.format(cast=".to(q.dtype)", mark="  # AMP802"),
         ("a division by zero, as a cast (line 14) underflows to 0 in float16", "compute both in float32"),
         KERNEL.format(cast="", mark=""),
+    ),
+    Pair(
+        "weights that no step has made large",
+        LARGE.format(factor=2e6, mark="  # AMP802"),
+        ("`_to_copy` in `Linear` produces the first non-finite value in step 0", "above 65504"),
+        LARGE.format(factor=10, mark=""),
     ),
     Pair(
         "a mask that multiplies an infinity",

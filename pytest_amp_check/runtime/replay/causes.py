@@ -280,7 +280,7 @@ def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerD
 def _grown_weights(evidence: Evidence) -> OptimizerDamage | None:
     """Return the damage if finite weights have become too large for any computation, else None."""
     greatest = _greatest_weight(evidence)
-    if greatest < GROWN or not evidence.nonfinite.step:
+    if greatest < GROWN or not evidence.nonfinite.step or evidence.nonfinite.only_skipped:
         return None
     since_step = evidence.nonfinite.step - 1
     for optimizer, group in _param_groups(evidence):

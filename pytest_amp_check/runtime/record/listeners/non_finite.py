@@ -84,6 +84,8 @@ class NonFiniteRecord(NamedTuple):
     previous_weights: Weights
     derivatives: Mapping[int, Derivative]
     locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
+    #: True if a scaler has skipped every step so far, so that no step has changed the weights.
+    only_skipped: bool
 
 
 class PendingCheck(NamedTuple):
@@ -549,6 +551,7 @@ class NonFiniteListener(Listener):
             weights,
             self.derivatives.by_storage(),
             locate,
+            self._last_backward is not None and self._last_backward.is_scaled and not self._has_stepped,
         )
         is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)
         if is_scaled and self._silent_losses >= QUIET:
