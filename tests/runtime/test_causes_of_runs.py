@@ -295,6 +295,21 @@ for x in torch.randn(4, 8, 16).cuda():
     scaler.step(optimizer)
     scaler.update()
 """
+#: A number of the program, as a running mean that it keeps.
+NUMBER = """
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+mean = 0.0
+for number, x in enumerate(torch.randn(4, 8, 16).cuda()):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = (model(x).float() - mean).square().mean(){mark}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    mean = {mean}
+"""
 #: A mask that is added to scores.
 MASKED = """
 model = nn.Linear(16, 4).cuda()
@@ -474,6 +489,12 @@ PAIRS = (
         LARGE.format(factor=2e6, mark="  # AMP802"),
         ("`_to_copy` in `Linear` produces the first non-finite value in step 0", "above 65504"),
         LARGE.format(factor=10, mark=""),
+    ),
+    Pair(
+        "a number of the program that is not one",
+        NUMBER.format(mean="float('nan') if number == 1 else 0.5", mark="  # AMP802"),
+        ("The input of code outside of modules contains non-finite values in step 2 (a number that is NaN)",),
+        NUMBER.format(mean="0.5", mark=""),
     ),
     Pair(
         "a mask that multiplies an infinity",

@@ -95,6 +95,9 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         names.update(first="input", what=str(origin.result))
         trace = _build_trace(origin, "the input is not finite")
         return NonFiniteCause(DATA, origin.site, names, trace, given_tensor=origin.tensor)
+    if origin.has_nan_argument:
+        names.update(first="input", what="a number that is NaN")
+        return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the number is NaN"))
     names["op"] = origin.name.removesuffix("_")
     damage = _grown_weights(evidence)
     if origin.in_backward:

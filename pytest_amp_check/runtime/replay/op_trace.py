@@ -104,7 +104,7 @@ class NonFiniteOrigin:
         self.name = name
         self.op_index = index
         self.is_mask = False
-        self.has_infinite_argument = False
+        self.has_infinite_argument = self.has_nan_argument = False
         self.operands: list[tuple[str, Magnitudes]] = []
         self.result: Magnitudes | None = None
         self.mask_origins: list[NonFiniteOrigin] = []
@@ -306,6 +306,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return origins[0]
         origin = NonFiniteOrigin(OP, name, self._op_count)
         origin.has_infinite_argument = _has_infinity(args, kwargs)
+        origin.has_nan_argument = any(isinstance(arg, float) and math.isnan(arg) for arg in (*args, *kwargs.values()))
         origin.is_mask = origin.has_infinite_argument and not result.has_nan and not origins
         origin.mask_origins = origins
         origin.result = result
