@@ -45,6 +45,7 @@ OF_OTHERS = {
     "update@ranks",
     "backward@stale-again",
     "backward@unscaled-early",
+    "backward@unscaled-second",
     "update@left-out",
     "update@new-scale",
     "update@pending-framework",

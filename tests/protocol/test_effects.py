@@ -670,6 +670,7 @@ def test_what_is_known_of_an_optimizer_excuses_what_is_done_to_it(
         ("zero back set-scale step update", "update@new-scale"),
         ("zero unscale back step update", "backward@unscaled-early"),
         ("unscale back step update", "backward@unscaled"),
+        ("zero back unscale back step update", "backward@unscaled-second"),
         ("zero back unscale zero back step update", "backward@unscaled"),
         ("back step update again-uncleared back step update", "backward@stale-again"),
         ("in bce out", "bce@region"),

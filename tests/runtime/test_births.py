@@ -108,6 +108,21 @@ class WithCopies(torch.optim.Optimizer):
 model = nn.Linear(8, 1, dtype=torch.bfloat16)
 train(model, WithCopies(model.parameters()))
 """,
+    "copies in float32 that an attribute keeps": """
+class WithCopies(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.masters = {p: p.detach().float() for p in self.param_groups[0]["params"]}
+
+    @torch.no_grad()
+    def step(self):
+        for p, master in self.masters.items():
+            master -= 0.1 * p.grad.float()
+            p.copy_(master)
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, WithCopies(model.parameters()))
+""",
     "a model that nobody trains": """
 teacher = nn.Linear(8, 1, dtype=torch.bfloat16)
 with torch.no_grad():

@@ -221,6 +221,146 @@ for _ in range(4):
     scaler.step(optimizer)
     scaler.update()
 """
+#: A parameter that no module holds, cloned from the embeddings of a low model.
+PROMPT = """
+lm = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)).half().cuda().requires_grad_(False)
+prompt = torch.randn(1, 4, 16).cuda(){dtype}.requires_grad_(True)
+optimizer = torch.optim.Adam([prompt], lr=0.01){mark}
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = 1 - lm(prompt.half()).float().mean() * 1e-3
+    loss.backward()
+    optimizer.step()
+"""
+#: An optimizer of the program, whose state is in a dtype of its choice.
+OWN_STATE = """
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                square = p.grad.to({dtype}).square()
+                state["square"] = state.get("square", torch.zeros_like(square)).lerp(square, 0.1)
+                p.sub_(group["lr"] * p.grad / (state["square"].float().sqrt() + 1e-12))
+
+model = nn.Linear(16, 4).cuda()
+optimizer = Own(model.parameters(), lr=0.01){mark}
+scaler = torch.amp.GradScaler("cuda")
+for x in torch.randn(4, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(x).float().square().mean() * 1e-4
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: Features that a cast to float16 makes zero, and a normalization by their sum.
+KERNEL = """
+class Kernel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(16, 16)
+
+    def forward(self, x):
+        q = self.query(x)
+        feature = torch.exp(q.float() - 40){cast}
+        return feature / feature.sum(-1, keepdim=True){mark}
+
+model = Kernel().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+for x in torch.randn(4, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(x).float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: Weights that are large from the beginning.
+LARGE = """
+model = nn.Linear(16, 4).cuda()
+model.weight.data.mul_({factor})
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+scaler = torch.amp.GradScaler("cuda", init_scale=16)
+for x in torch.randn(4, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(x).float().square().mean(){mark}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: A number of the program, as a running mean that it keeps.
+NUMBER = """
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+mean = 0.0
+for number, x in enumerate(torch.randn(4, 8, 16).cuda()):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = (model(x).float() - mean).square().mean(){mark}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    mean = {mean}
+"""
+#: A mask that is added to scores.
+MASKED = """
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+mask = torch.tensor([1.0, 1.0, 1.0, 0.0]).cuda()
+for x in torch.randn(3, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        scores = model(x)
+        scores = {masked}{mark}
+        loss = F.cross_entropy(scores, torch.zeros(8, dtype=torch.long).cuda())
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: Positions of a sequence, from which angles are computed.
+SEQUENCE = """
+model = nn.Linear(16, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda", init_scale=16)
+frequencies = torch.tensor([1e-4, 1e-3, 1e-2, 1e-1]).cuda()
+for x in torch.randn(2, {length}, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        h = model(x)
+        position = torch.arange({length}, dtype={dtype}, device="cuda"){mark}
+        angles = position[:, None] * frequencies
+        loss = (h + torch.cat([angles.sin(), angles.cos()], -1)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: A target that is made once and used in several steps.
+ADVANTAGE = """
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cuda")
+for update in range(3):
+    x = torch.randn(8, 16).cuda()
+    reward = torch.ones(8, 1).cuda() if update == 1 else torch.randn(8, 1).cuda()
+    with torch.no_grad(), torch.autocast("cuda"):
+        advantage = (reward - reward.mean()) / ({std}){mark}
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = (model(x) * advantage).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 PAIRS = (
     Pair(
         "an overflow that a division hides",
@@ -326,6 +466,60 @@ PAIRS = (
         ("`running_mean` of `1` (BatchNorm1d) becomes NaN or infinite in step 0", "evaluation will use it"),
         NORM.format(bad=-1, mark=""),
     ),
+    Pair(
+        "a parameter that only an optimizer holds",
+        PROMPT.format(dtype=".half()", mark="  # AMP501 AMP802"),
+        ("float16 before", '`param_groups[0]["params"][0]` of the optimizer non-finite, because Adam computes'),
+        PROMPT.format(dtype="", mark=""),
+    ),
+    Pair(
+        "an optimizer whose own state underflows",
+        OWN_STATE.format(dtype="torch.float16", mark="  # AMP802"),
+        ("because `square` in the state of Own is in float16, where small numbers are zero",),
+        OWN_STATE.format(dtype="torch.float32", mark=""),
+    ),
+    Pair(
+        "a divisor that a cast makes zero",
+        KERNEL.format(cast=".to(q.dtype)", mark="  # AMP802"),
+        ("a division by zero, as a cast (line 14) underflows to 0 in float16", "compute both in float32"),
+        KERNEL.format(cast="", mark=""),
+    ),
+    Pair(
+        "weights that no step has made large",
+        LARGE.format(factor=2e6, mark="  # AMP802"),
+        ("`_to_copy` in `Linear` produces the first non-finite value in step 0", "above 65504"),
+        LARGE.format(factor=10, mark=""),
+    ),
+    Pair(
+        "a number of the program that is not one",
+        NUMBER.format(mean="float('nan') if number == 1 else 0.5", mark="  # AMP802"),
+        ("The input of code outside of modules contains non-finite values in step 2 (a number that is NaN)",),
+        NUMBER.format(mean="0.5", mark=""),
+    ),
+    Pair(
+        "a mask that multiplies an infinity",
+        MASKED.format(masked="scores + (1 - mask) * float('-inf')", mark="  # AMP802"),
+        ("multiplies zero by an infinity in step 0, which is NaN", "`masked_fill` or `torch.where`"),
+        MASKED.format(masked="scores.masked_fill(mask == 0, float('-inf'))", mark=""),
+    ),
+    Pair(
+        "positions that are counted in low precision",
+        SEQUENCE.format(length=2051, dtype="h.dtype", mark="  # AMP509"),
+        ("`torch.arange` rounds indexes to low precision", "keep them as integers"),
+        SEQUENCE.format(length=2051, dtype="torch.float32", mark=""),
+    ),
+    Pair(
+        "positions that low precision no longer holds all of",
+        SEQUENCE.format(length=300, dtype="torch.bfloat16", mark="  # AMP509"),
+        ("`torch.arange` rounds indexes to low precision",),
+        SEQUENCE.format(length=257, dtype="torch.bfloat16", mark=""),
+    ),
+    Pair(
+        "a value of one step that later steps read",
+        ADVANTAGE.format(std="reward.std()", mark="  # AMP802"),
+        ("`div` in code outside of modules", "a division by zero"),
+        ADVANTAGE.format(std="reward.std() + 1e-8", mark=""),
+    ),
 )
 
 
@@ -353,8 +547,9 @@ def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cause_is_named_and_the_right_program_is_not(pair: Pair, tmp_path: Path) -> None:
     made = run(SETUP + pair.wrong, tmp_path / "wrong.py")
     assert places(made.findings) == marks(SETUP + pair.wrong, "runtime"), shown(made.findings)
+    messages = "\n".join(finding.message for finding in made.findings)
     for words in pair.says:
-        assert words in made.findings[0].message
+        assert words in messages
     assert run(SETUP + pair.right, tmp_path / "right.py").findings == []
 
 

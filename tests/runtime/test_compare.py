@@ -368,6 +368,25 @@ class TestMatchesFloat32:
         assert says.startswith("the steps do not run with autocast off: ")
         assert "casts to a low precision by hand" in says
 
+    def test_frozen_low_weights_whose_inputs_autocast_casts_are_in_float32(self) -> None:
+        torch.manual_seed(0)
+        base, teacher = nn.Linear(4, 4).half().requires_grad_(False), nn.Linear(4, 4).half().requires_grad_(False)
+        base.register_buffer("table", torch.eye(4).half())
+        adapter = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(adapter.parameters(), lr=0.01)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = (base(x) + adapter(x)) @ base.table + teacher(x.to(teacher.weight.dtype))
+                loss = out.float().square().mean()
+            backward(loss)
+            optimizer.step()
+            return torch.as_tensor(loss)
+
+        assert_matches_fp32(Replay(step, [torch.ones(2, 4)], steps=3), rtol=0.01)
+        assert (base.weight.dtype, base.table.dtype, adapter.weight.dtype) == (*2 * [torch.float16], torch.float32)
+
     def test_steps_that_do_not_repeat_themselves(self) -> None:
         model = nn.Linear(4, 4)
 

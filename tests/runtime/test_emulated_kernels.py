@@ -216,6 +216,19 @@ def test_what_torch_refuses_it_refuses_here(cuda: None, call: Callable[[], Tenso
         call()
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.GroupNorm(2, 4)], ids=["layer", "group"])
+def test_a_normalization_on_cuda_takes_parameters_of_the_dtype_of_its_input(cuda: None, norm: nn.Module) -> None:
+    """As on CUDA, outside autocast: the CPU's kernels also take float32 parameters and a low input."""
+    here, x = norm.cuda(), torch.ones(2, 4).half().cuda()
+    with pytest.raises(RuntimeError, match="expected scalar type Half but found Float"):
+        here(x)
+    with autocast("cuda"):
+        assert here(x).dtype is torch.float32
+    assert here.half()(x).dtype is torch.float16
+    assert norm.float().cpu()(x.cpu()).dtype is torch.float16
+    assert nn.BatchNorm1d(4).cuda()(x).dtype is torch.float16
+
+
 def test_the_kernels_of_torch_are_back_after_the_region() -> None:
     def replaced() -> list[bool]:
         return [

@@ -128,7 +128,7 @@ class Guarded(nn.Module):
         nn.init.constant_(self.layer.bias, {"below one": 30.0, "both": 30.0, "far off": 30.0}.get(how, -30.0))
 
     def forward(self, x: Tensor) -> Any:
-        share = self.layer(x).sigmoid()
+        share = self.layer(x).sigmoid()  # underflows
         if self.how == "below one":
             return (1 - share.clamp(1e-4, 1 - 1e-4)).log()  # below one
         if self.how == "both":
@@ -154,7 +154,7 @@ class Guarded(nn.Module):
         ("added", ", as the epsilon of 1e-08 (line {line}) is 0 in float16: "),
         # The message ignores a constant that acted some ops earlier, and a constant that low precision can represent.
         ("far off", ": "),
-        ("held", ": "),
+        ("held", f", as `sigmoid` (line {line_of('underflows')}) underflows to 0 in float16: "),
     ],
 )
 def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str) -> None:
@@ -167,7 +167,8 @@ def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str
         optimizer.step()
     (finding,) = [finding for finding in run.findings if finding.code == "AMP802"]
     assert finding.line == line_of(how)
-    assert f"because it is the logarithm of zero{why.format(line=line_of(how))}bound its operand" in finding.message
+    remedy = "compute both in float32" if "underflows" in why else "bound its operand"
+    assert f"because it is the logarithm of zero{why.format(line=line_of(how))}{remedy}" in finding.message
 
 
 def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:

@@ -86,6 +86,38 @@ def test_what_cannot_be_followed_is_left_alone() -> None:
     assert run.findings == []
 
 
+def counted(dtype: Any, each: int, how: str = "index_add_", value: float = 1.0) -> list[str]:
+    """Return the messages of a run that adds a value to two bins, ``each`` times to each bin."""
+    where = torch.arange(2).repeat(each)
+    source = torch.full((2 * each,), value, dtype=dtype)
+    with record() as run:
+        for _ in range(3):
+            counts = torch.zeros(2, dtype=dtype)
+            if how == "index_add_":
+                counts.index_add_(0, where, source)
+            elif how == "named":
+                counts.index_add_(dim=0, index=where, source=source)
+            else:
+                counts.scatter_add_(0, where, source)
+    assert run.failure is None
+    return [finding.message for finding in run.findings]
+
+
+@pytest.mark.parametrize("how", ["index_add_", "scatter_add_", "named"])
+def test_counts_that_low_precision_does_not_hold_are_found_once(how: str) -> None:
+    (message,) = counted(BFLOAT16, 300, how)
+    assert message.startswith("`counts` counts in bfloat16, where 1 added to 256 changes nothing: ")
+    (message,) = counted(FLOAT16, 2100, how)
+    assert message.startswith("`counts` counts in float16, where 1 added to 2048 changes nothing: ")
+
+
+def test_counts_that_are_right() -> None:
+    assert counted(BFLOAT16, 250) == []
+    assert counted(FLOAT16, 2000, "scatter_add_") == []
+    assert counted(torch.float32, 2100) == []
+    assert counted(BFLOAT16, 300, value=2.0) == []  # a sum of features, which the next layer normalizes
+
+
 def test_the_sum_and_its_gradient_are_what_they_are_without_a_recording() -> None:
     def run() -> tuple[Any, Any]:
         x = torch.full((), 0.37, dtype=BFLOAT16, requires_grad=True)

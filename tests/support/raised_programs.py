@@ -743,6 +743,41 @@ align(x, x)
     ),
     Program(
         "not-implemented-for-half",
+        "a decomposition in a module, of an input that a container has made",
+        """
+class Rotation(nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)[0]  # AMP810
+
+model = nn.Sequential(nn.Linear(4, 4), Rotation())
+with torch.autocast("cuda", dtype=torch.float16):
+    x = torch.randn(4, 4)
+    model(x)
+""",
+        ("`torch.linalg.svd` has no kernel for float16, the dtype of `x`: compute it in float32",),
+        True,
+    ),
+    Program(
+        "matrix-dtypes",
+        "an adapter of a low base without a region, behind a container",
+        """
+class Adapter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.a(x)  # AMP810
+
+model = nn.Sequential(nn.Embedding(8, 4).half(), Adapter())
+ids = torch.zeros(2, 3, dtype=torch.long)
+model(ids[:, :-1])
+""",
+        ("`self.a` runs outside autocast on `x` in float16 and `self.a.weight` in float32: run it in the region",),
+        True,
+    ),
+    Program(
+        "not-implemented-for-half",
         "an inverse",
         """
 half = torch.eye(2).half()

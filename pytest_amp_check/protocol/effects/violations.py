@@ -55,6 +55,8 @@ def apply_transition(
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
             label = "backward@unscaled-early"
+        elif label == "backward@unscaled" and not in_parts and _is_second_backward(checker, ctx, i):
+            label = "backward@unscaled-second"
         if label == "clip@scaled" and _may_be_unscaled_by_callback(checker, ctx, i):
             label = "clip@scaled-callback"
         if label == "update@nothing" and _is_step_bypassed(checker, ctx, i):
@@ -116,6 +118,27 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
         elif isinstance(event, (e.ScalerStep, e.Step, e.ZeroGrad, e.OptimizerNew)):
             return True
     return False
+
+
+def _is_second_backward(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if other backward passes of the same window ran before ``unscale_``, and nothing cleared since."""
+    key = checker.optimizer_keys[i]
+    unscaled = has_earlier = False
+    for index in list(checker.walk_back(ctx.point))[1:]:
+        event = checker.event_at(index)
+        if event is None:
+            continue
+        if not unscaled:
+            if isinstance(event, e.ZeroGrad):
+                return False
+            unscaled = isinstance(event, e.Unscale) and event.object == key
+        elif isinstance(event, e.Backward):
+            if event.site.call_chain() == ctx.event.site.call_chain():
+                return False
+            has_earlier = True
+        elif isinstance(event, (e.ScalerStep, e.Step, e.Update, e.ZeroGrad, e.OptimizerNew)):
+            break
+    return has_earlier
 
 
 def _may_be_unscaled_by_callback(checker: Checker, ctx: EventContext, i: int) -> bool:

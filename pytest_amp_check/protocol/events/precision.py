@@ -71,6 +71,8 @@ class LowSum(LowPrecisionEffect):
     stands: bool = False
     #: A moving average.
     average: bool = False
+    #: Counts, which are no longer exact.
+    count: bool = False
 
 
 class LowReduction(LowPrecisionEffect):

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .storage_sides import SIDES
+
 _C: Any = torch._C
 _aten: Any = torch.ops.aten
 _library: Any = torch.library.Library
@@ -67,10 +69,20 @@ def _refuse_mixed(first: torch.Tensor, second: torch.Tensor) -> None:
     """Raise torch's exception for operands of two dtypes. The kernel that computes instead has another text."""
     if first.dtype is second.dtype:
         return
-    expected, found = (_SCALAR_TYPES.get(each.dtype, str(each.dtype)) for each in (first, second))
     if first.dim() == 2:
+        expected, found = _name_scalar_types(first, second)
         raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {expected} != {found}")
-    raise RuntimeError(f"expected scalar type {expected} but found {found}")
+    raise RuntimeError(_scalar_type_clash(first, second))
+
+
+def _name_scalar_types(*tensors: torch.Tensor) -> list[str]:
+    return [_SCALAR_TYPES.get(each.dtype, str(each.dtype)) for each in tensors]
+
+
+def _scalar_type_clash(first: torch.Tensor, second: torch.Tensor) -> str:
+    """Return torch's text about an operand of another dtype than the first operand."""
+    expected, found = _name_scalar_types(first, second)
+    return f"expected scalar type {expected} but found {found}"
 
 
 def _make_product(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -192,6 +204,22 @@ def _make_batch_norm_backward(native: Any) -> Callable[..., Any]:
     return backward
 
 
+def _make_one_dtype(native: Any) -> Callable[..., Any]:
+    """Return the kernel of a normalization that on CUDA has no kernel for parameters of another dtype than its input.
+
+    The CPU has one for float32 parameters. Autocast casts both before they get here.
+    """
+
+    def normalize(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        floats = [value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        if any(value.dtype is not floats[0].dtype for value in floats) and SIDES.may_run_on_cuda(floats):
+            other = next(value for value in floats if value.dtype is not floats[0].dtype)
+            raise RuntimeError(_scalar_type_clash(floats[0], other))
+        return native.call_boxed(keyset, *args, **kwargs)
+
+    return normalize
+
+
 def _make_recurrent(native: Any) -> Callable[..., Any]:
     """Return the kernel of a recurrent layer, which is one kernel in cuDNN as well. Autograd sees the casts."""
 
@@ -255,6 +283,8 @@ _AROUND_NATIVE: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "_native_batch_norm_legit": _make_batch_norm,
     "_native_batch_norm_legit.no_stats": _make_batch_norm,
     "_batch_norm_with_update": _make_batch_norm,
+    "native_layer_norm": _make_one_dtype,
+    "native_group_norm": _make_one_dtype,
     "native_batch_norm_backward": _make_batch_norm_backward,
     "batch_norm_backward": _make_batch_norm_backward,
 }

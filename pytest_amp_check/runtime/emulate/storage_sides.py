@@ -61,6 +61,10 @@ class StorageSides:
             on_cpu = on_cpu or known == "cpu" or each.is_leaf
         return self._any_on_cuda and not on_cpu
 
+    def may_run_on_cuda(self, operands: Iterable[torch.Tensor]) -> bool:
+        """Return True unless nothing was moved to the emulated device, or an operand is known to be on the CPU."""
+        return self._any_on_cuda and all(self._known_side(each) != "cpu" for each in operands)
+
     def _known_side(self, tensor: torch.Tensor) -> str | None:
         try:
             entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)

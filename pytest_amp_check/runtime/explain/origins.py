@@ -125,7 +125,18 @@ def caller_argument(origin: Origin, name: str) -> Origin | None:
         value = call.args[index]
     if value is None or isinstance(value, ast.Starred):
         return None
+    passed, received = find_tensor(value, caller.scope), find_tensor(ast.Name(name), origin.scope)
+    if passed is not None and received is not None and not _share_memory(passed, received):
+        # A library in between, such as nn.Sequential, has called the function with a tensor of its own.
+        return None
     return Origin(value, caller.scope, origin.frames[: caller_index + 1])
+
+
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if two tensors are the same, or views of the same tensor. True if that cannot be known."""
+    if torch.strided is one.layout is other.layout:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return one is other
 
 
 def trace_to_call(origin: Origin, line: int) -> list[Origin]:

@@ -109,3 +109,17 @@ class RunningAverages:
             count = 0
         self._still_counts[id(tensor)] = (weakref.ref(tensor), count)
         return count == STILL
+
+
+class LowCounts:
+    """Counts in low precision: ones that are added up by an index."""
+
+    def __init__(self) -> None:
+        self._look_count = 0
+
+    def is_inexact(self, tensor: torch.Tensor, source: Any) -> bool:
+        """Return True if ones were added to a tensor that no longer holds all integers. May wait for the device."""
+        if self._look_count >= LOOKS or not isinstance(source, torch.Tensor) or not tensor.numel():
+            return False
+        self._look_count += 1
+        return bool((tensor.detach().max() >= 2.0 / torch.finfo(tensor.dtype).eps) & (source.detach() == 1).all())

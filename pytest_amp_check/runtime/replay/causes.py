@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +22,11 @@ from ..record.listeners.non_finite import (
     NonFiniteCause,
     NonFiniteRecord,
 )
+from ..record.listeners.non_finite import (
+    GROWN as GROWN_WEIGHTS,
+)
 from .magnitudes import Magnitudes, is_finite, measure_magnitudes
-from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin
+from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin, Underflow
 
 #: Magnitude that no weight reaches with a sound learning rate.
 GROWN = 1e4
@@ -32,9 +35,11 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, DOMAIN, MASK, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
-    "overflow domain mask infinity input parameter state buffer gradient alignment unexplained".split()
-)
+OVERFLOW, UNDERFLOW, DOMAIN, MASK, PRODUCT, INFINITY, DATA, WEIGHT, STATE, UPDATED, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow underflow domain mask product infinity input parameter state buffer gradient alignment unexplained"
+).split()
+#: Start of the names of parameters that only an optimizer holds.
+_IN_OPTIMIZER = "param_groups"
 #: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
 _ALIGNMENTS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
 
@@ -88,7 +93,11 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         return _cause_of_statistic(evidence, origin, names)
     if origin.kind != OP:
         names.update(first="input", what=str(origin.result))
-        return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the input is not finite"))
+        trace = _build_trace(origin, "the input is not finite")
+        return NonFiniteCause(DATA, origin.site, names, trace, given_tensor=origin.tensor)
+    if origin.has_nan_argument:
+        names.update(first="input", what="a number that is NaN")
+        return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the number is NaN"))
     names["op"] = origin.name.removesuffix("_")
     damage = _grown_weights(evidence)
     if origin.in_backward:
@@ -102,6 +111,8 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         )
     if origin.mask_origins:
         return _cause_of_masked(origin, names)
+    if origin.has_infinite_argument and names["op"] == "mul" and any(size.has_zeros for _, size in origin.operands):
+        return NonFiniteCause(PRODUCT, origin.site, names, _build_trace(origin, "the product is NaN"))
     label, reason = _explain_op(origin)
     if label == OVERFLOW and names["op"] in _ALIGNMENTS:
         return NonFiniteCause(
@@ -111,6 +122,7 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
     if damage is not None:
         label, names["reason"] = damage.label, damage.reason
         names["since"] = str(damage.since_step)
+        names["greatest"] = f"{_greatest_weight(evidence):.2g}"
     return NonFiniteCause(
         label, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
     )
@@ -155,6 +167,8 @@ def _cause_of_parameter(
     owner = name.rpartition(".")[0]
     kind = type(evidence.modules[owner]).__name__ if owner in evidence.modules else ""
     module_text = _format_module(owner, kind) if kind else "the model"
+    if name.startswith(_IN_OPTIMIZER):
+        module_text = "the optimizer"
     names = {
         "step": str(nonfinite.step),
         "where": module_text,
@@ -213,13 +227,20 @@ def _cause_of_masked(origin: NonFiniteOrigin, names: dict[str, str]) -> NonFinit
 
 
 def _first_nonfinite(evidence: Evidence) -> tuple[str, torch.Tensor]:
-    names = {
-        id(p): f"{name}.{parameter_name}".lstrip(".")
-        for name, module in evidence.modules.items()
-        for parameter_name, p in module.named_parameters(recurse=False)
-    }
+    names = {id(p): name for p, name in optimized_parameters(evidence.nonfinite.optimizers)}
+    for name, module in evidence.modules.items():
+        for parameter_name, p in module.named_parameters(recurse=False):
+            names[id(p)] = f"{name}.{parameter_name}".lstrip(".")
     bad = next(p for p in evidence.nonfinite.params if not is_finite(p))
     return names.get(id(bad), "a parameter"), bad
+
+
+def optimized_parameters(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[torch.Tensor, str]]:
+    """Yield the parameters of optimizers with their places there: names for tensors that no module holds."""
+    for optimizer in optimizers:
+        for number, group in enumerate(optimizer.param_groups):
+            for index, p in enumerate(group["params"]):
+                yield p, f'{_IN_OPTIMIZER}[{number}]["params"][{index}]'
 
 
 def _param_groups(evidence: Evidence) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any]]]:
@@ -262,22 +283,28 @@ def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerD
 def _grown_weights(evidence: Evidence) -> OptimizerDamage | None:
     """Return the damage if finite weights have become too large for any computation, else None."""
     greatest = _greatest_weight(evidence)
-    if greatest < GROWN or not evidence.nonfinite.step:
+    if greatest < GROWN or not evidence.nonfinite.step or evidence.nonfinite.only_skipped:
         return None
     since_step = evidence.nonfinite.step - 1
     for optimizer, group in _param_groups(evidence):
         rate = float(group.get("lr", 0.0))
-        state_sizes = [
-            (key, measure_magnitudes(value).largest or 0.0)
+        if rate > 1.0:
+            continue
+        owner = f"in the state of {type(optimizer).__name__}"
+        state = [
+            (key, measure_magnitudes(value))
             for p in group["params"]
             for key, value in optimizer.state.get(p, {}).items()
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and key.startswith(("exp_avg", "momentum"))
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
         ]
-        key, most = max(state_sizes, key=lambda pair: pair[1], default=("", 0.0))
-        if rate <= 1.0 and most >= _KEPT:
-            return OptimizerDamage(
-                STATE, since_step, f"`{key}` in the state of {type(optimizer).__name__} is as large as {most:.2g}"
-            )
+        sizes = [(key, size.largest or 0.0) for key, size in state if key.startswith(("exp_avg", "momentum"))]
+        key, most = max(sizes, key=lambda pair: pair[1], default=("", 0.0))
+        if most >= _KEPT:
+            return OptimizerDamage(GROWN_WEIGHTS, since_step, f"`{key}` {owner} is as large as {most:.2g}")
+        low = next(((key, size.dtype) for key, size in state if size.dtype is torch.float16 and size.has_zeros), None)
+        if low is not None:
+            reason = f"`{low[0]}` {owner} is in float16, where small numbers are zero"
+            return OptimizerDamage(GROWN_WEIGHTS, since_step, reason)
     rates = sorted({float(group.get("lr", 0.0)) for _, group in _param_groups(evidence)})
     rates_text = ", ".join(f"{rate:g}" for rate in rates) or "unknown"
     return OptimizerDamage(
@@ -374,7 +401,8 @@ def _explain_op(origin: NonFiniteOrigin) -> tuple[str, str]:
     reason = domain(operands) if domain is not None and operands else ""
     result = origin.result
     if reason and not (name in _OF_NOTHING and result is not None and (result.has_inf or result.has_negative_inf)):
-        return DOMAIN, reason if origin.ineffective_constant is None else f"{reason}, as {origin.ineffective_constant}"
+        because = reason if origin.operand_reason is None else f"{reason}, as {origin.operand_reason}"
+        return (UNDERFLOW if isinstance(origin.operand_reason, Underflow) else DOMAIN), because
     if result is None:
         return OVERFLOW, "its result is not finite"
     most = torch.finfo(result.dtype).max

@@ -30,6 +30,7 @@ from .causes import (
     cause_of_derivative,
     is_low,
     is_scale_product,
+    optimized_parameters,
     unexplained_cause,
 )
 from .magnitudes import is_finite
@@ -120,6 +121,7 @@ def _find_origin(
     op_trace = OpTrace(
         {
             **dict.fromkeys(nonfinite.derivatives, (DERIVATIVE, "")),
+            **{storage_of(p): (PARAMETER, name) for p, name in optimized_parameters(nonfinite.optimizers)},
             **{storage_of(tensor): kind_and_name for tensor, kind_and_name in _named_tensors(modules)},
         },
         {id(module): name for name, module in evidence.modules.items()},

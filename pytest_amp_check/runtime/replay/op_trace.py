@@ -29,6 +29,15 @@ BEFORE = 4
 _UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided resize_ set_".split())
 #: Ops that keep a tensor away from a limit by a constant, and the name of the constant.
 _GUARDS = {**dict.fromkeys("clamp clamp_min clamp_max hardtanh".split(), "bound"), "add": "epsilon"}
+#: Ops whose result is nowhere zero, or zero only where an operand is, except for underflow; and names for some of them.
+_NOWHERE_ZERO = frozenset("exp exp2 softmax _softmax sigmoid reciprocal rsqrt".split())
+_NEVER_ZERO = frozenset("_to_copy mul div pow square".split()) | _NOWHERE_ZERO
+_CALLED = {"_to_copy": "a cast", "_softmax": "`softmax`"}
+#: Ops after which the effect of a constant or of an underflow is that of before.
+_KEEPS_VALUES = frozenset(
+    "_to_copy view _unsafe_view reshape transpose t permute expand unsqueeze squeeze slice select detach alias clone "
+    "split".split()
+)
 #: Number of ops after which the effect of such a constant no longer counts as a reason.
 NEAR = 4
 #: Key in a node's metadata for the lines that created the node; set by autograd in anomaly mode.
@@ -69,12 +78,25 @@ class IneffectiveConstant(NamedTuple):
         return f"the {what} of {given_text}{line} {verb} {rounded_text} in {str(self.dtype).removeprefix('torch.')}"
 
 
+class Underflow(NamedTuple):
+    """An op whose result is zero in a low precision, although none of its operands is."""
+
+    op: str
+    dtype: torch.dtype
+    site: Site | None
+
+    def __str__(self) -> str:
+        line = f" (line {self.site.line})" if self.site is not None else ""
+        return f"{self.op}{line} underflows to 0 in {str(self.dtype).removeprefix('torch.')}"
+
+
 class NonFiniteOrigin:
     """The first non-finite value of a chain.
 
     ``kind`` is the kind of the holder, and ``name`` is the name of the op, parameter or buffer. ``is_mask`` is True if
     the program filled in an infinity on purpose. ``mask_origins`` are the origins of operands with only such
-    infinities. ``ineffective_constant`` is a constant that should have kept an operand from its value.
+    infinities. ``operand_reason`` is the reason why an operand has its value: a constant that should have kept the
+    operand from it, or an op that has underflowed.
     """
 
     def __init__(self, kind: str, name: str, index: int) -> None:
@@ -82,6 +104,7 @@ class NonFiniteOrigin:
         self.name = name
         self.op_index = index
         self.is_mask = False
+        self.has_infinite_argument = self.has_nan_argument = False
         self.operands: list[tuple[str, Magnitudes]] = []
         self.result: Magnitudes | None = None
         self.mask_origins: list[NonFiniteOrigin] = []
@@ -90,7 +113,7 @@ class NonFiniteOrigin:
         self.site: Site | None = None
         self.in_backward = False
         self.tensor: torch.Tensor | None = None
-        self.ineffective_constant: IneffectiveConstant | None = None
+        self.operand_reason: IneffectiveConstant | Underflow | None = None
 
 
 class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,8 +132,8 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._locate = locate
         self._origins: dict[int, NonFiniteOrigin] = {}
         self._leaf_origins: dict[int, NonFiniteOrigin] = {}
-        #: Storage of a tensor that depends on an ineffective constant, to the constant and the number of ops since.
-        self._ineffective: dict[int, tuple[IneffectiveConstant, int]] = {}
+        #: Storage of a tensor whose values have a reason in its dtype, to the reason and the number of ops since.
+        self._reasons: dict[int, tuple[IneffectiveConstant | Underflow, int]] = {}
         self._op_count = 0
         self._open_modules: list[ModuleEntry] = []
         self._recent_modules: deque[ModuleEntry] = deque(maxlen=BEFORE)
@@ -191,7 +214,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 origin = self._find_origin(name, args, kwargs, [], results, None)
                 self._origins.update((storage_of(tensor), origin) for tensor in results)
             return result
-        ineffective, ops = self._ineffective_of(name, args, kwargs, inputs)
+        reason, ops = self._reason_of(name, args, kwargs, inputs)
         bad = [tensor for tensor in results if not is_finite(tensor)]
         changed = [
             t for t, was in zip(inputs, finite, strict=True) if was and (changes or "norm" in name) and not is_finite(t)
@@ -199,18 +222,36 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if bad or changed:
             nonfinite_inputs = [tensor for tensor, was_finite in zip(inputs, finite, strict=True) if not was_finite]
             origin = self._find_origin(name, args, kwargs, nonfinite_inputs, bad or changed, operands)
-            origin.ineffective_constant = origin.ineffective_constant or ineffective
+            origin.operand_reason = origin.operand_reason or reason
             for tensor in bad:
                 self._origins[storage_of(tensor)] = origin
             for tensor in changed:
                 self._origins[storage_of(tensor)] = self.nonfinite_buffers[id(tensor)] = origin
         self._forget_origins(tensor for tensor in results if not any(tensor is other for other in bad))
+        if reason is None:
+            reason = self._find_underflow(name, args, inputs, results)
         for tensor in results:
-            if ineffective is not None and ops < NEAR:
-                self._ineffective[storage_of(tensor)] = ineffective, ops + 1
+            if reason is not None and ops < NEAR:
+                self._reasons[storage_of(tensor)] = reason, ops + (name not in _KEEPS_VALUES)
             else:
-                self._ineffective.pop(storage_of(tensor), None)
+                self._reasons.pop(storage_of(tensor), None)
         return result
+
+    def _find_underflow(
+        self, name: str, args: Any, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> Underflow | None:
+        """Return the underflow of an op that is nowhere zero for operands that are not."""
+        if name.removesuffix("_") not in _NEVER_ZERO or not results or results[0].dtype not in LOW:
+            return None
+        lost = results[0].detach() == 0
+        for tensor in inputs:
+            if tensor.shape == lost.shape and tensor.device == lost.device:
+                lost = lost & (tensor.detach().isfinite() if name in _NOWHERE_ZERO else tensor.detach() != 0)
+            elif not tensor.detach().all():
+                return None
+        if not lost.any() or (name.startswith("mul") and any(type(arg) in (int, float) and not arg for arg in args)):
+            return None
+        return Underflow(_CALLED.get(name, f"`{name.removesuffix('_')}`"), results[0].dtype, self._current_site())
 
     def _find_ineffective(self, name: str, args: Any, kwargs: Any) -> IneffectiveConstant | None:
         """Return the constant by which an op guards a low-precision tensor, if the dtype makes the constant 0 or ±1."""
@@ -227,14 +268,18 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         return IneffectiveConstant(purpose, ineffective, tensor.dtype, self._current_site()) if ineffective else None
 
-    def _ineffective_of(
+    def _reason_of(
         self, name: str, args: Any, kwargs: Any, inputs: Iterable[torch.Tensor]
-    ) -> tuple[IneffectiveConstant, int] | tuple[None, int]:
-        """Return the ineffective constant that affects an op's operands or result, and the number of ops since."""
+    ) -> tuple[IneffectiveConstant | Underflow | None, int]:
+        """Return the reason why an op's operands or result have their values, and the number of ops since."""
         ineffective = self._find_ineffective(name, args, kwargs)
         if ineffective is not None:
             return ineffective, 0
-        return next((self._ineffective[key] for key in map(storage_of, inputs) if key in self._ineffective), (None, 0))
+        # Only a divisor explains a division.
+        explaining = list(inputs)[-1:] if name.startswith("div") else inputs
+        known = [self._reasons[key] for key in map(storage_of, explaining) if key in self._reasons]
+        # A constant that should have prevented a value is nearer to a remedy than what made the value.
+        return min(known, key=lambda each: isinstance(each[0], Underflow), default=(None, 0))
 
     def _forget_origins(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -260,7 +305,9 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if origins and not result.has_nan and _is_passed_on(nonfinite_inputs, bad[0]):
             return origins[0]
         origin = NonFiniteOrigin(OP, name, self._op_count)
-        origin.is_mask = _has_infinity(args, kwargs) and not result.has_nan and not origins
+        origin.has_infinite_argument = _has_infinity(args, kwargs)
+        origin.has_nan_argument = any(isinstance(arg, float) and math.isnan(arg) for arg in (*args, *kwargs.values()))
+        origin.is_mask = origin.has_infinite_argument and not result.has_nan and not origins
         origin.mask_origins = origins
         origin.result = result
         if not (origin.is_mask and self.in_backward):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..record.regions import LOW
 from .comparison import (
     UNREPEATABLE,
     autocast_off,
@@ -60,18 +62,7 @@ def assert_matches_fp32(
                 "the steps enter no enabled autocast region, so float32 would be the same run: "
                 "put the forward pass under torch.autocast"
             )
-        replay.start_snapshot.restore()
-        fp32 = ReplayWatch(replay, gradients=what != "loss", skips=amp.skipped_steps, scale=1.0)
-        with autocast_off(), fp32.observe():
-            try:
-                fp32.play_calls(range(replay.steps))
-            except RuntimeError as error:
-                raise AssertionError(
-                    f"the steps do not run with autocast off: {error}\n"
-                    "Something casts to a low precision by hand (`.half()`, `.to(torch.float16)`, `dtype=`): "
-                    "let autocast choose, or cast with `.to(weight.dtype)`."
-                ) from error
-        fp32_end = copy_parameters(replay)
+        fp32, fp32_end = _play_in_float32(replay, amp, gradients=what != "loss")
         _require_finite(fp32.losses)
         # The gradients are compared first, because losses differ only after the updates from these gradients.
         difference = _gradient_difference(amp, fp32, updates) if what != "loss" else ""
@@ -95,6 +86,57 @@ def assert_matches_fp32(
         f"{_loss_table(amp.losses, fp32.losses, rtol, atol)}{_worst_updates(errors)}{left_out}\n"
         f"Usual reasons:\n{reasons}"
     )
+
+
+def _play_in_float32(replay: Replay, amp: ReplayWatch, *, gradients: bool) -> tuple[ReplayWatch, dict[str, Tensor]]:
+    """Run the steps with autocast off. Return the watch and the parameters after the steps.
+
+    Autocast may be what casts the inputs of frozen low-precision weights, such as the base of adapters. If the steps
+    fail without it, they run again with these weights in float32.
+    """
+    __tracebackhide__ = True
+    refusal: RuntimeError | None = None
+    for region in (contextlib.nullcontext, _frozen_in_float32):
+        replay.start_snapshot.restore()
+        watch = ReplayWatch(replay, gradients=gradients, skips=amp.skipped_steps, scale=1.0)
+        with region(replay), autocast_off(), watch.observe():
+            try:
+                watch.play_calls(range(replay.steps))
+            except RuntimeError as error:
+                refusal = refusal or error
+                continue
+        return watch, copy_parameters(replay)
+    assert refusal is not None
+    raise AssertionError(
+        f"the steps do not run with autocast off: {refusal}\n"
+        "Something casts to a low precision by hand (`.half()`, `.to(torch.float16)`, `dtype=`): "
+        "let autocast choose, or cast with `.to(weight.dtype)`."
+    ) from refusal
+
+
+@contextlib.contextmanager
+def _frozen_in_float32(replay: Replay) -> Iterator[None]:
+    """Open a region in which frozen parameters and buffers in low precision are in float32."""
+    modules = [module for model in replay.find_state().models.values() for module in model.modules()]
+    frozen = [p for module in modules for p in module._parameters.values() if p is not None and not p.requires_grad]
+    parameters = {id(p): (p, p.data) for p in frozen if p.dtype in LOW}
+    buffers = [
+        (module, name, buffer)
+        for module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.dtype in LOW
+    ]
+    try:
+        for p, data in parameters.values():
+            p.data = data.float()
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer.float()
+        yield
+    finally:
+        for p, data in parameters.values():
+            p.data = data
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer
 
 
 def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:

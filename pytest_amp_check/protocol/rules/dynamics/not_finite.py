@@ -39,6 +39,10 @@ RULE = Rule(
             "`{op}` in {where} fills in or multiplies by an infinity, which makes the loss infinite in step "
             "{step}{lasting}: leave those entries out of the loss, or use a finite number"
         ),
+        "not-finite:product": ViolationKind(
+            "`{op}` in {where} multiplies zero by an infinity in step {step}, which is NaN{lasting}: fill by "
+            "`masked_fill` or `torch.where` in place of the product"
+        ),
         "not-finite:input": ViolationKind(
             "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
             "its preprocessing",
@@ -58,6 +62,15 @@ RULE = Rule(
             "`{op}` in {where} produces the first non-finite value in step {step}, because {reason} after step "
             "{since}: lower the learning rate, warm it up, or clip the gradients",
             precedence=Precedence(consequence_of="AMP2"),
+        ),
+        "not-finite:grown": ViolationKind(
+            "`{op}` in {where} produces the first non-finite value in step {step}, from weights up to {greatest}, "
+            "because {reason}: keep parameters and optimizer state in float32, and check the loaded state",
+            precedence=Precedence(consequence_of="AMP2"),
+        ),
+        "not-finite:underflow": ViolationKind(
+            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
+            "because it is {reason}{lasting}: compute both in float32"
         ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "

@@ -12,6 +12,9 @@ def _check_low_sum(event: Event, program: Program) -> Labels:
         return
     dtype = event.dtype
     values = {"dtype": "low precision" if dtype == "half" else dtype}
+    if event.count:
+        yield "sum:count", {**values, "limit": "2048" if dtype == "float16" else "256"}
+        return
     if event.stands:
         yield "sum:still", values
         return
@@ -42,6 +45,9 @@ RULE = Rule(
         "sum:average": ViolationKind(
             "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: keep the average in "
             "float32, and cast a copy where low precision is needed"
+        ),
+        "sum:count": ViolationKind(
+            "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32"
         ),
         "sum:still": ViolationKind(
             "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "

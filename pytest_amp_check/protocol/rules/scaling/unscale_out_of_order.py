@@ -28,6 +28,14 @@ RULE = Rule(
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
         ),
+        "backward@unscaled-second": ViolationKind(
+            "`{scaler}.unscale_({optimizer})` runs before another backward of the same window, which adds scaled "
+            "gradients to unscaled ones: call it after the last backward, before the gradients are used",
+            cause=Cause(Unscale),
+            trace_kinds=(Unscale,),
+            precedence=Precedence(yields_to=("unscale@window",)),
+            sparing_kinds=(ScalerStep, Update),
+        ),
         "backward:mixes": ViolationKind(
             "`{call}` adds scaled gradients to those of `{optimizer}`, which `{scaler}.unscale_({optimizer})` has "
             "already unscaled: run it before `unscale_`, or keep `{loss}` from "
@@ -44,7 +52,9 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
             trace_kinds=(Unscale,),
-            precedence=Precedence(yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early")),
+            precedence=Precedence(
+                yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early", "backward@unscaled-second")
+            ),
         ),
         "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "

@@ -10,7 +10,7 @@ from ....protocol import events as e
 from ..recording import Recording
 from ..regions import LOW
 from ..source import SiteText
-from ..sums import RunningAverages, RunningSums, can_observe
+from ..sums import LowCounts, RunningAverages, RunningSums, can_observe
 from .listener import Listener, listener_method
 
 
@@ -23,6 +23,7 @@ class LossListener(Listener):
         self._low_loss_site_ids: set[int] = set()
         self._sums = RunningSums()
         self._averages = RunningAverages()
+        self._counts = LowCounts()
 
     @listener_method
     def record_loss(self, function: str) -> None:
@@ -72,3 +73,11 @@ class LossListener(Listener):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, "receiver")}
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, names=names))
+
+    @listener_method
+    def record_low_count(self, tensor: torch.Tensor, source: Any) -> None:
+        """Record a sum by index in a low-precision tensor."""
+        if not self.recording.backward_depth and can_observe(tensor) and self._counts.is_inexact(tensor, source):
+            site = self.sites.current_site()
+            names = {"sum": SiteText(site, "receiver")}
+            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))

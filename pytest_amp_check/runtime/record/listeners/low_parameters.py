@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -143,17 +143,32 @@ def keeps_precision(optimizer: torch.optim.Optimizer, low: list[torch.Tensor]) -
     """Return True if an optimizer visibly trains low-precision parameters without losing small updates.
 
     The optimizer either has an option for it, like the optimizers of torchao and optimi, or a float32 copy of the
-    parameters.
+    parameters, in its state or in an attribute of its own.
     """
     options = [vars(optimizer), optimizer.defaults, *optimizer.param_groups]
     enabled_options = (name for each in options for name, value in each.items() if value is True)
     if any(word in str(name) for name in enabled_options for word in KEEPS):
         return True
+    own_attributes = [
+        value
+        for name, value in vars(optimizer).items()
+        if name not in ("state", "param_groups", "defaults") and isinstance(value, (dict, list, tuple))
+    ]
+    kept = list(_tensors_in(own_attributes))
     for p in low[:LOOKED_AT]:
         state = optimizer.state.get(p)
-        if any(_is_copy(value, p) for value in (state.values() if isinstance(state, dict) else ())):
+        if any(_is_copy(value, p) for value in (*(state.values() if isinstance(state, dict) else ()), *kept)):
             return True
     return False
+
+
+def _tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers. A dict may have parameters as keys."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item, depth - 1)
 
 
 def _is_copy(value: Any, p: torch.Tensor) -> bool:

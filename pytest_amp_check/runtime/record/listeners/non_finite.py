@@ -84,6 +84,8 @@ class NonFiniteRecord(NamedTuple):
     previous_weights: Weights
     derivatives: Mapping[int, Derivative]
     locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
+    #: True if a scaler has skipped every step so far, so that no step has changed the weights.
+    only_skipped: bool
 
 
 class PendingCheck(NamedTuple):
@@ -126,6 +128,8 @@ class NonFiniteCause(NamedTuple):
     trace: tuple[tuple[Site, str], ...]
     #: The reason why a scaler may handle the overflow of a scaled loss, or "".
     exemption: str = ""
+    #: The non-finite tensor that the program passed in, if no op of the step produced it.
+    given_tensor: torch.Tensor | None = None
 
 
 class PendingCause(NamedTuple):
@@ -183,6 +187,8 @@ class NonFiniteListener(Listener):
         self._last_check: PendingCheck | None = None
         self._running_root: torch.Tensor | None = None
         self._previous_weights = PreviousWeights()
+        #: Non-finite results of steps that are explained, while the program holds them.
+        self._known_results: list[weakref.ref[torch.Tensor]] = []
 
     @property
     def is_watching(self) -> bool:
@@ -545,6 +551,7 @@ class NonFiniteListener(Listener):
             weights,
             self.derivatives.by_storage(),
             locate,
+            self._last_backward is not None and self._last_backward.is_scaled and not self._has_stepped,
         )
         is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)
         if is_scaled and self._silent_losses >= QUIET:
@@ -562,6 +569,9 @@ class NonFiniteListener(Listener):
             # The code that made a buffer non-finite is already reported.
             return False
         follows = self._reported_count > 0
+        if cause.given_tensor is not None and self._is_known_result(cause.given_tensor):
+            return False
+        self._remember_results()
         # Only reported causes count against the limit of findings. Overflows that scalers handle have a limit of their
         # own.
         self._reported_count += is_reported
@@ -571,7 +581,7 @@ class NonFiniteListener(Listener):
             if follows:
                 # Non-finite gradients, which are already reported, were applied.
                 return False
-        site = self._construction_site(optimizers) if cause.label == RATE else None
+        site = self._construction_site(optimizers) if cause.label in _OF_OPTIMIZER else None
         site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
         if site is None:
             site = next(
@@ -590,6 +600,24 @@ class NonFiniteListener(Listener):
             self.recording.run_checker.add_event(event)
         return is_reported
 
+    def _remember_results(self) -> None:
+        """Keep the live non-finite results of the calls so far. What a later step reads of them is explained."""
+        results = (reference for call in self._tape.calls.values() for reference in call.result_refs)
+        self._known_results = [reference for reference in self._known_results if reference() is not None]
+        self._known_results += [
+            reference
+            for reference in results
+            if (tensor := reference()) is not None and tensor.is_floating_point() and not _is_finite(tensor)
+        ]
+
+    def _is_known_result(self, tensor: torch.Tensor) -> bool:
+        """Return True if a tensor is a result of a step whose non-finite value is explained, or a view of one."""
+        known = (reference() for reference in self._known_results)
+        return any(
+            each is tensor or (each is not None and each.data_ptr() == tensor.data_ptr() and each.numel() > 0)
+            for each in known
+        )
+
     def _construction_site(self, optimizers: Sequence[torch.optim.Optimizer]) -> Site | None:
         """Return the location at which the first of some optimizers got its learning rate, or None."""
         sites = (self.registry.track_optimizer(optimizer).construction_site for optimizer in optimizers)
@@ -603,10 +631,13 @@ class NonFiniteListener(Listener):
         return cause.exemption not in (OF_LARGE, INTENDED)
 
 
-#: Labels of a learning rate that is too large, and of a buffer that is not finite.
-RATE, STATISTIC = "rate", "statistic"
+#: Labels of a learning rate that is too large, of weights that other state of the optimizer made too large, and of a
+#: buffer that is not finite.
+RATE, GROWN, STATISTIC = "rate", "grown", "statistic"
+#: Labels of causes in an optimizer, which are located at its construction.
+_OF_OPTIMIZER = frozenset({"state", RATE, GROWN})
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.
-LASTING = frozenset({"parameter", "state", RATE})
+LASTING = frozenset({"parameter", *_OF_OPTIMIZER})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 
 
@@ -697,11 +728,9 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
     """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        # A list is read from memory directly. The number of a single element would be fetched by an op.
         if len(roots) == 1 and roots[0].numel() == 1:
-            numbers: list[float] = roots[0].detach().view(1).tolist()
-        else:
-            numbers = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
+            return read_item(roots[0])
+        numbers: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(numbers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from types import CodeType
 from typing import Any
 
 import torch
@@ -25,6 +27,18 @@ from .non_finite import NonFiniteListener
 from .recomputation import RecomputationListener
 from .scaler_construction import ScalerConstructionListener
 from .weights import WeightListener
+
+
+def _leave_constructors(site: Site, kind: type) -> Site:
+    """Return the location at which the program constructs an optimizer, not the call of ``super()`` in its class."""
+    constructors = [
+        (code.co_filename, {line for *_, line in code.co_lines()})
+        for cls in kind.__mro__
+        if isinstance(code := getattr(inspect.unwrap(vars(cls).get("__init__", object)), "__code__", None), CodeType)
+    ]
+    while site.caller is not None and any(site.path == path and site.line in lines for path, lines in constructors):
+        site = site.caller
+    return site
 
 
 class OptimizerListener(Listener):
@@ -58,7 +72,7 @@ class OptimizerListener(Listener):
             return
         tracked = self.registry.track_optimizer(optimizer)
         tracked.tracked_object.attributes.constructed = tracked.windows.is_complete = True
-        tracked.construction_site = self.sites.current_site()
+        tracked.construction_site = _leave_constructors(self.sites.current_site(), type(optimizer))
         clean = all(p.grad is None for p in tracked.params)
         if clean:
             self.recording.emit(e.OptimizerNew(tracked.construction_site, tracked.tracked_object.key))

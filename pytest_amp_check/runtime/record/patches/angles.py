@@ -1,4 +1,4 @@
-"""Patches of sine and cosine."""
+"""Patches of sine, cosine and ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 def patches() -> list[Patch]:
     owners = (torch, torch.Tensor)
-    return [Patch(owner, name, make_wrapper=_wrap_function) for owner in owners for name in ("sin", "cos")]
+    return [
+        *(Patch(owner, name, make_wrapper=_wrap_function) for owner in owners for name in ("sin", "cos")),
+        Patch(torch, "arange", on_return=_notify_range, only_user_calls=True, may_be_compiled=True),
+    ]
+
+
+def _notify_range(recorder: Recorder, result: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    if result.dtype in LOW:
+        numbers = [*args, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
+        recorder.angles.record_range(result, numbers)
 
 
 def _wrap_function(original: Any) -> Any:

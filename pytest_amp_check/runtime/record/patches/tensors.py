@@ -25,6 +25,8 @@ TWO_OPERANDS = frozenset({"addcmul_", "addcdiv_"})
 _NONE: Any = object()
 #: Methods that can form a running sum, with the sign of the term.
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
+#: Methods that add up the elements of a source by an index.
+INDEXED_SUMS = frozenset({"index_add_", "scatter_add_"})
 _VECTOR_CODE = torch.nn.utils.vector_to_parameters.__code__
 #: Methods of tensors through which a program reads their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
@@ -145,8 +147,21 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
         return patched_change
 
+    def wrap_indexed_sum(original: Any) -> Any:
+        def patched_sum(*args: Any, **kwargs: Any) -> Any:
+            if watching:
+                _notify_change(args[0], effect, args[1:], kwargs)
+            result = original(*args, **kwargs)
+            if result.dtype in LOW:
+                _notify_indexed_sum(result, args[3] if len(args) > 3 else kwargs.get("source", kwargs.get("src")))
+            return result
+
+        return patched_sum
+
     if name in ADDING:
         return wrap_addition
+    if name in INDEXED_SUMS:
+        return wrap_indexed_sum
     if name in TWO_OPERANDS:
         return wrap_two_operands
     if name == "lerp_":
@@ -176,6 +191,13 @@ def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
     if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         for recorder in recorders:
             recorder.losses.record_low_sum(tensor, term, factor)
+
+
+def _notify_indexed_sum(tensor: Any, source: Any) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
+    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
+        for recorder in recorders:
+            recorder.losses.record_low_count(tensor, source)
 
 
 def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
