@@ -11,7 +11,7 @@ from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
-from ..interpreter.dtypes import is_low
+from ..interpreter.dtypes import GUESSED_LOW, is_low
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
 from ..interpreter.expressions.operators import (
     apply_operator,
@@ -82,6 +82,8 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
+#: Losses of log-probabilities, which a model computes by ``log_softmax``: in float32, in a region.
+_OF_LOG_PROBABILITIES = ("nll_loss", "ctc_loss")
 #: Loss that must not run in a region.
 _BANNED = "binary_cross_entropy"
 
@@ -100,7 +102,7 @@ def compute_loss(
         e.Loss,
         node,
         function=kind or None,
-        low_precision="" if promotes else _find_low_input(interp, args),
+        low_precision="" if promotes else _find_low_input(interp, args, kind),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
@@ -142,13 +144,19 @@ def find_reduction(keywords: Keywords) -> object:
     return "sum" if asked is UNKNOWN else asked
 
 
-def _find_low_input(interp: Interpreter, args: Args) -> str:
+def _find_low_input(interp: Interpreter, args: Args, kind: str) -> str:
     """Return the low dtype of a loss input outside all regions, or "" if no input is low."""
     if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
     # An input without a trained module has no gradient that can overflow.
     tensors = [tensor for tensor in tensors_in(args[0]) if tensor.module_keys != frozenset()]
-    return next((t.low_dtype if t.low_dtype in _LOW else "" for t in tensors), "")
+    return next((t.low_dtype if t.low_dtype in _LOW and not _is_widened(t, kind) else "" for t in tensors), "")
+
+
+def _is_widened(tensor: TensorValue, kind: str) -> bool:
+    """Return True if a module that ran in a region returned float32, as far as its code or the loss shows."""
+    info = tensor.dtype_info
+    return info.dtype in torch_api.WIDE or (kind in _OF_LOG_PROBABILITIES and GUESSED_LOW in info.traits)
 
 
 def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
