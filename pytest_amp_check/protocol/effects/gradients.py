@@ -41,6 +41,8 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
             continue
+        if checker.has_another_scaler(event, i):
+            continue
         if averaged:
             check_averaged_early(checker, ctx, i)
         if key in event.mixes:
