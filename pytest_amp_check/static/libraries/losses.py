@@ -27,7 +27,7 @@ from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import Loop
 from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, region_device, unknown_tensor
 from ..interpreter.unanalyzed_code import has_gradient_input
-from ..interpreter.values.containers import UnionValue
+from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue
 from ..interpreter.values.objects import ObjectRef
@@ -84,6 +84,9 @@ _MEAN = Const("mean")
 
 #: Losses of log-probabilities, which a model computes by ``log_softmax``: in float32, in a region.
 _OF_LOG_PROBABILITIES = ("nll_loss", "ctc_loss")
+#: Functions and methods that make zeros, and functions and methods that make a tensor of given numbers.
+_OF_ZEROS = frozenset(("zeros", "zeros_like", "new_zeros"))
+_OF_NUMBERS = frozenset(("tensor", "as_tensor", "new_tensor", "FloatTensor"))
 #: Loss that must not run in a region.
 _BANNED = "binary_cross_entropy"
 
@@ -134,6 +137,15 @@ def _emit_in_forward(interp: Interpreter, event: e.Loss) -> None:
     event.in_forward, event.device = True, "" if region is None else region.device or "cuda"
     event.guessed = bool(interp.state.path_condition) or (region is not None and region.enabled is not True)
     interp.detached_events.setdefault((e.Loss, event.site.call_key), event)
+
+
+def makes_zeros(name: str, args: Args) -> bool:
+    """Return True for a function or method that makes zeros, to which code adds the terms of a loss, divided or not."""
+    last = name.rpartition(".")[2]
+    if last not in _OF_NUMBERS or not args:
+        return last in _OF_ZEROS
+    numbers = args[0].items if isinstance(args[0], SequenceValue) else [args[0]]
+    return bool(numbers) and all(number.value == 0 for number in numbers)
 
 
 def find_reduction(keywords: Keywords) -> object:
