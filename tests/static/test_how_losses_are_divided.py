@@ -181,21 +181,23 @@ TERMS = """\
 import torch
 
 
-def train(net, loader, opt, k, first, second):
+def train(loader, opt, k, first, second):
+    net = torch.nn.Linear(8, 8)
     amp = torch.amp.GradScaler("cuda")
     for i, (x, y) in enumerate(loader):
         with torch.autocast("cuda", dtype=torch.float16):
+            out = net(x)
             total = {start}
             total += {first}
             if second is not None:
-                total = total + second(net(x), y) / k
+                total = total + second(out, y) / k
         amp.scale(total).backward()
         if (i + 1) % k == 0:
             amp.step(opt)
             amp.update()
             opt.zero_grad()
 """
-TERM = "first(net(x), y) / k"
+TERM = "first(out, y) / k"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,10 @@ TERM = "first(net(x), y) / k"
         'torch.zeros((), device="cuda")',
         "torch.zeros([], dtype=torch.float32)",
         "torch.zeros_like(x[0])",
+        "torch.zeros(1, device=out.device)",
+        "torch.tensor(0.0, device=out.device)",
+        "torch.zeros_like(out.sum())",
+        "out.new_zeros(1)",
         "torch.tensor(0.0).cuda()",
         "torch.tensor(0.0).to(x.device)",
         "x.new_zeros(1)",
@@ -218,11 +224,11 @@ TERM = "first(net(x), y) / k"
 )
 def test_terms_are_added_to_zeros(start: str) -> None:
     assert check_source(TERMS.format(start=start, first=TERM), "train.py") == []
-    found = check_source(TERMS.format(start=start, first="first(net(x), y)"), "train.py")
-    assert [(each.line, each.code) for each in found] == [(12, "AMP301")]
+    found = check_source(TERMS.format(start=start, first="first(out, y)"), "train.py")
+    assert [(each.line, each.code) for each in found] == [(14, "AMP301")]
 
 
-@pytest.mark.parametrize("start", ["torch.tensor(1.0)", "first(net(y), x)", "torch.ones(1)"])
-def test_terms_are_added_to_something_else(start: str) -> None:
+@pytest.mark.parametrize("start", ["out.mean()", "first(out, x)"])
+def test_terms_are_added_to_an_undivided_loss(start: str) -> None:
     found = check_source(TERMS.format(start=start, first=TERM), "train.py")
-    assert [(each.line, each.code) for each in found] == [(12, "AMP301")]
+    assert [(each.line, each.code) for each in found] == [(14, "AMP301")]

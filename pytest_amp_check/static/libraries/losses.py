@@ -190,6 +190,10 @@ def _call_tensor_method(
         return _fetch_number(interp, tensor, name, node)
     if _operator_method(name) in SCALES:
         return _scale_by_number(interp, tensor, name, args, node)
+    if makes_zeros(name, args):
+        zeros = interp.fresh_unknown(node, name)
+        zeros.is_divided = True
+        return zeros
     made = compute_tensor(interp, [tensor, *find_tensors(args, {})])
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(args)
     given = (*args, *keywords.values()) if name in ("to", "type") else ()

@@ -165,7 +165,8 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
-    tensors = find_tensors(given, {})
+    # Zeros have nothing of the tensor whose device or shape they take.
+    tensors = [] if harmless and makes_zeros(name, args) else find_tensors(given, {})
     if tensors:
         return _make_result_tensor(interp, name, tensors, given)
     owners = _find_given_owners(interp, given)
