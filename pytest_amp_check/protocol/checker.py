@@ -252,9 +252,16 @@ class Checker:
             if isinstance(event, (e.Unscale, e.ScalerStep, e.Step)) and event.object != key:
                 continue
             keys = _concerned_optimizers(event)
-            if keys is None or key in keys:
+            if (keys is None and not self.has_another_scaler(event, i)) or (keys is not None and key in keys):
                 return index
         return here[0]
+
+    def has_another_scaler(self, event: Event, i: int) -> bool:
+        """Return True for a backward of unknown optimizers whose scaler leaves optimizer ``i`` to another scaler."""
+        if not isinstance(event, e.Backward) or event.feeds is not None or len(self.served_optimizers) < 2:
+            return False
+        own = self.served_optimizers.get(event.subject)
+        return own is not None and i not in own and any(i in each for each in self.served_optimizers.values())
 
     def find_last_event(self, here: Here, kinds: tuple[EventKind, ...], i: int) -> Event:
         """Return the latest such event, or the event at ``here`` if there is none."""

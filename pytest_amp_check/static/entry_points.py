@@ -331,11 +331,12 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
             ]
             module.may_train = module.may_train or bool(methods or callers)
             found += [(method, cls) for method in callers]
-            if uses_scaler(cls):
-                # The state of this scaler belongs into the checkpoint that a base class writes.
-                saving = [method for method in inherited if method.may_save_checkpoint and method not in methods]
-                found += [(method, cls) for method in saving]
+            # The state of this scaler belongs into the checkpoint that a base class writes.
+            saving = [method for method in inherited if method.may_save_checkpoint] if uses_scaler(cls) else []
+            found += [(method, cls) for method in saving]
             for method in methods:
+                if method in saving:
+                    continue
                 used = _own_names_used(interp, method, cls)
                 # Classes that differ only in numbers behave the same.
                 key = (method, *lineage_of(interp, cls)[1:], *sorted(used))
@@ -425,6 +426,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
         frame.vars[parameters[0].arg] = receiver
     # Keys of loops are -1 or positive, so the key of a repeated call is below -1.
     loop = Loop(interp.call_keys.setdefault(function.node, -len(interp.call_keys) - 2), 0)
+    loop.runs_once = function.name == "__init__" and cls is not None
     interp.state.loops.append(loop)
     bind_unknown_arguments(interp, frame, function)
     if interp.assumed_dtype:

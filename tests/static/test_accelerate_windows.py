@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.engine import check_paths, check_source
 
 ACCELERATED = """\
 import torch
@@ -54,3 +56,40 @@ EACH = "accelerator.backward(model(x).mean())\n        optimizer.step()\n       
 def test_a_number_of_micro_batches_that_no_window_uses(steps: str, loop: str, told: bool) -> None:
     found = check_source(ACCELERATED.format(steps=steps, loop=loop))
     assert [f.label for f in found if f.code == "AMP304"] == (["window:unused"] if told else [])
+
+
+WINDOW = f"with accelerator.accumulate(model):\n            {EACH}".replace("\n        opt", "\n            opt")
+CALLER = """\
+import torch
+from training import train
+
+
+def main(loader, args, model):
+    if args.probe:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(args.probe).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    train(loader, args, None)
+"""
+
+
+@pytest.mark.parametrize(("loop", "labels"), [(EACH, ["window:unused"]), (WINDOW, [])])
+def test_windows_of_a_training_that_another_file_calls(loop: str, labels: list[str], tmp_path: Path) -> None:
+    steps = "gradient_accumulation_steps=4"
+    (tmp_path / "training.py").write_text(ACCELERATED.format(steps=steps, loop=loop))
+    (tmp_path / "main.py").write_text(CALLER)
+    found = check_paths([str(tmp_path)]).findings
+    assert [f.label for f in found if f.code == "AMP304"] == labels
+
+
+def test_windows_that_a_caller_begins_around_a_step_of_another_file(tmp_path: Path) -> None:
+    step = f"def step(accelerator, model, optimizer, x):\n    {EACH}".replace("\n        ", "\n    ")
+    (tmp_path / "steps.py").write_text(step)
+    loop = "with accelerator.accumulate(model):\n            step(accelerator, model, optimizer, x)"
+    training = ACCELERATED.format(steps="gradient_accumulation_steps=4", loop=loop)
+    (tmp_path / "training.py").write_text(f"from steps import step\n{training}")
+    (tmp_path / "main.py").write_text(CALLER)
+    assert [f.label for f in check_paths([str(tmp_path)]).findings if f.code == "AMP304"] == []

@@ -174,3 +174,61 @@ def train(model, criterion: torch.nn.Module, loader, optimizer, k, weight):
 )
 def test_a_weight_for_each_loss_divides_no_window(term: str, codes: list[str]) -> None:
     assert [finding.code for finding in check_source(LOSSES_BY_NAME.format(term))] == codes
+
+
+#: The terms of a loss are added to what the code begins with.
+TERMS = """\
+import torch
+
+
+def train(loader, opt, k, first, second):
+    net = torch.nn.Linear(8, 8)
+    amp = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            out = net(x)
+            total = {start}
+            total += {first}
+            if second is not None:
+                total = total + second(out, y) / k
+        amp.scale(total).backward()
+        if (i + 1) % k == 0:
+            amp.step(opt)
+            amp.update()
+            opt.zero_grad()
+"""
+TERM = "first(out, y) / k"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "0",
+        "0.0",
+        "torch.tensor(0.0)",
+        "torch.tensor(0.0, device=x.device)",
+        "torch.tensor([0.0])",
+        "torch.zeros(1)",
+        'torch.zeros((), device="cuda")',
+        "torch.zeros([], dtype=torch.float32)",
+        "torch.zeros_like(x[0])",
+        "torch.zeros(1, device=out.device)",
+        "torch.tensor(0.0, device=out.device)",
+        "torch.zeros_like(out.sum())",
+        "out.new_zeros(1)",
+        "torch.tensor(0.0).cuda()",
+        "torch.tensor(0.0).to(x.device)",
+        "x.new_zeros(1)",
+        "x.new_tensor(0.0)",
+    ],
+)
+def test_terms_are_added_to_zeros(start: str) -> None:
+    assert check_source(TERMS.format(start=start, first=TERM), "train.py") == []
+    found = check_source(TERMS.format(start=start, first="first(out, y)"), "train.py")
+    assert [(each.line, each.code) for each in found] == [(14, "AMP301")]
+
+
+@pytest.mark.parametrize("start", ["out.mean()", "first(out, x)"])
+def test_terms_are_added_to_an_undivided_loss(start: str) -> None:
+    found = check_source(TERMS.format(start=start, first=TERM), "train.py")
+    assert [(each.line, each.code) for each in found] == [(14, "AMP301")]

@@ -356,3 +356,59 @@ def test_a_function_that_nobody_calls(what: str) -> None:
     lines = source.split("\n")
     expected = [(number, line.partition("# ")[2]) for number, line in enumerate(lines, 1) if "# AMP" in line]
     assert [(found.line, found.code) for found in check_source(source, "train.py")] == expected
+
+
+#: A function that steps what another function has computed, and the same as a method of a class with an optimizer.
+STEPPER = """\
+import torch
+
+
+def step(model, opt, scaler):
+    {body}
+"""
+UPDATER = """\
+import torch
+
+
+class Updater:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.Adam(model.parameters())
+
+    def step(self, scaler=None):
+        if self.clips:
+            {clip}
+        if scaler is None:
+            self.opt.step()
+        else:
+            scaler.step(self.opt)
+            scaler.update()
+"""
+
+ENDED = "scaler.step(opt)\nscaler.update()\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "label"),
+    [
+        (CLIP + ENDED, "clip@scaled"),
+        (CLIP.replace("norm_(model.parameters(), 1.0)", "value_(model.parameters(), 1.0)") + ENDED, "clip@scaled"),
+        ("if model.training:\n    " + CLIP + ENDED, "clip@scaled"),
+        ("scaler.unscale_(opt)\n" + CLIP + ENDED, ""),
+        # After its own step, gradients are clipped for nothing.
+        (ENDED + CLIP, "clip@stepped"),
+        ("scaler.step(opt)\n" + CLIP + "scaler.update()\n", "clip@stepped"),
+        (LOSS + SCALED.replace("s.", "scaler.", 1) + ENDED + CLIP + "opt.zero_grad()\n", "clip@stepped"),
+    ],
+)
+def test_a_clip_before_the_step_of_a_function_that_runs_no_backward(body: str, label: str) -> None:
+    found = check_source(STEPPER.format(body=body.strip().replace("\n", "\n    ")), "train.py")
+    assert [finding.label for finding in found if finding.code == "AMP201"] == [label] * bool(label)
+
+
+@pytest.mark.parametrize(("first", "labels"), [("", ["clip@scaled"]), ("scaler.unscale_(self.opt)\n", [])])
+def test_a_clip_in_a_method_that_steps_with_a_scaler_or_without(first: str, labels: list[str]) -> None:
+    clip = f"{first}{CLIP.replace('model.', 'self.model.')}".strip().replace("\n", "\n            ")
+    found = [finding for finding in check_source(UPDATER.format(clip=clip), "train.py") if finding.code == "AMP201"]
+    assert [finding.label for finding in found] == labels
+    assert all("`scaler.unscale_(self.opt)`" in finding.message for finding in found)

@@ -102,3 +102,45 @@ RIGHT = {
 def test_scalers_of_a_container(made: str, change: dict[str, str], expected: list[str]) -> None:
     found = check_source(LOOP.format(made=made, **{**RIGHT, **change}), "train.py")
     assert [finding.code for finding in found] == expected
+
+
+#: Two losses of unknown modules, accumulated for two unknown optimizers, which two scalers or one of them step.
+WINDOWS = """\
+import torch
+
+
+def run(first, second, loader, one, two, k):
+    a, b = torch.amp.GradScaler("cuda"), torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            left = {left}
+            right = {right}
+        a.scale(left).backward()
+        b.scale(right).backward()
+        if (i + 1) % k == 0:
+            a.step(one)
+            a.update()
+            one.zero_grad()
+            {step}
+            b.update()
+            two.zero_grad()
+"""
+PART, WHOLE = "{}(x).mean() / k", "{}(x).mean()"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "step", "lines"),
+    [
+        (PART, PART, "b.step(two)", []),
+        (PART, WHOLE, "b.step(two)", [11]),
+        (WHOLE, PART, "b.step(two)", [10]),
+        (WHOLE, WHOLE, "b.step(two)", [10, 11]),
+        # A scaler that steps both optimizers says nothing about whose loss it scales.
+        (PART, WHOLE, "b.step(one)\n            b.step(two)", []),
+    ],
+)
+def test_each_loss_of_a_window_belongs_to_the_optimizers_of_its_scaler(
+    left: str, right: str, step: str, lines: list[int]
+) -> None:
+    source = WINDOWS.format(left=left.format("first"), right=right.format("second"), step=step)
+    assert [each.line for each in check_source(source, "train.py") if each.code == "AMP301"] == lines

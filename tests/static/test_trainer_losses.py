@@ -9,7 +9,10 @@ from pytest_amp_check.static.engine import check_source
 PROGRAM = """\
 import torch.nn.functional as F
 import transformers
+import trl
 from transformers import Seq2SeqTrainer, Trainer
+from trl import SFTTrainer
+from trl.trainer.gkd_trainer import GKDTrainer
 
 
 class Base(Trainer):
@@ -25,7 +28,7 @@ class Own({base}):
 WINDOW = "return_outputs=False, num_items_in_batch=None"
 LOSS = "F.cross_entropy(out.logits, labels)"
 #: The line of the method: the loss may be computed anywhere in it.
-METHOD = 11
+METHOD = 14
 
 
 def found(base: str = "Trainer", parameters: str = WINDOW, body: str = f"return {LOSS}") -> list[tuple[str, int, str]]:
@@ -51,6 +54,16 @@ def test_the_loss_is_named_at_the_method(body: str, loss: str) -> None:
 @pytest.mark.parametrize("base", ["Trainer", "transformers.Trainer", "Seq2SeqTrainer", "Base", "Mixin, Trainer"])
 def test_a_trainer_of_transformers(base: str) -> None:
     assert found(base) == [("AMP301", METHOD, f"`{LOSS}`")]
+
+
+@pytest.mark.parametrize("base", ["SFTTrainer", "trl.SFTTrainer", "GKDTrainer", "trl.PRMTrainer"])
+def test_a_trainer_of_trl_that_leaves_the_division_to_the_model(base: str) -> None:
+    assert found(base) == [("AMP301", METHOD, f"`{LOSS}`")]
+
+
+@pytest.mark.parametrize("base", ["trl.DPOTrainer", "trl.GRPOTrainer", "trl.RewardTrainer", "trl.KTOTrainer"])
+def test_a_trainer_of_trl_that_makes_the_trainer_divide(base: str) -> None:
+    assert found(base) == []
 
 
 @pytest.mark.parametrize("base", ["object", "transformers.TrainerCallback", "trl.Trainer", "OwnTrainer"])

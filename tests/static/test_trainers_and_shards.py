@@ -117,6 +117,51 @@ METHODS = [
 ]
 
 
+PARTS = """\
+import lightning as L
+import torch
+from own import Base
+
+
+class {header}:
+    def training_step(self, batch, index):
+        opt = self.optimizers()
+        opt.zero_grad()
+        loss = self.body(batch).mean()
+        {backward}(loss)
+        {clip}
+        opt.step()
+
+trainer = L.Trainer(precision="16-mixed")
+"""
+TORCH_CLIP = "torch.nn.utils.clip_grad_norm_(self.body.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("header", "backward", "clip", "labels"),
+    [
+        ("ManualStep", "self.manual_backward", TORCH_CLIP, ["clip@scaled-framework"]),
+        ("Task(Base)", "self.manual_backward", TORCH_CLIP, ["clip@scaled-framework"]),
+        ("Task(Base)", "self.manual_backward", "self.clip_gradients(opt, 1.0)", ["clip@scaled-framework"]),
+        ("Task(Base)", "self.manual_backward", "print(loss)", []),
+        # Another object may be anything, and a class may define the method itself.
+        ("Loop(Base)", "self.task.manual_backward", TORCH_CLIP, []),
+        ("Loop(Base)", "self.own_backward", TORCH_CLIP, []),
+    ],
+)
+def test_a_class_that_only_a_lightning_module_can_complete(
+    header: str, backward: str, clip: str, labels: list[str]
+) -> None:
+    found = check_source(PARTS.format(header=header, backward=backward, clip=clip), "task.py")
+    assert [each.label for each in found] == labels
+
+
+def test_a_class_with_a_method_of_the_name_of_lightnings() -> None:
+    header = "Loop(Base):\n    def manual_backward(self, loss):\n        loss.backward()\n\nclass Own(Loop)"
+    source = PARTS.format(header=header, backward="self.manual_backward", clip=TORCH_CLIP)
+    assert check_source(source, "task.py") == []
+
+
 @pytest.mark.parametrize(("given", "option", "method", "label"), METHODS)
 def test_a_method_that_a_trainer_runs(given: str, option: str, method: str, label: str) -> None:
     source = LIGHTNING.format(option=indent(option, " " * 8), method=indent(method, "    "), given=given)

@@ -76,3 +76,55 @@ def test_a_loss_of_what_a_parameter_has_met(gauge: str, scores: str, *, low: boo
     source = TRAIN.format(gauge=gauge, scores=scores)
     found = [each for each in check_source(source, "train.py") if each.code == "AMP104"]
     assert [(each.line, each.label) for each in found] == [(13, "loss@outside")] * low
+
+
+#: A classifier that computes its loss after the region.
+CLASSIFIER = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return {result}
+
+def train({parameters}):
+    {model}
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    amp = torch.amp.GradScaler("cuda")
+    for rows, kinds in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            scores = net(rows)
+        loss = {loss}
+        amp.scale(loss).backward()
+        amp.step(opt)
+        amp.update()
+"""
+OWN = {"parameters": "loader", "model": "net = Net().cuda()"}
+GIVEN = {"parameters": "net, loader", "model": "net.train()"}
+NLL = "F.nll_loss(scores, kinds)"
+
+
+@pytest.mark.parametrize(
+    ("result", "train", "loss", "low"),
+    [
+        ("F.log_softmax(self.fc(x), -1)", OWN, NLL, False),
+        ("F.log_softmax(self.fc(x), -1)", OWN, "F.cross_entropy(scores, kinds)", False),
+        ("F.log_softmax(self.fc(x), -1)", GIVEN, NLL, False),
+        ("F.log_softmax(self.fc(x), -1)", GIVEN, "nn.NLLLoss()(scores, kinds)", False),
+        ("F.log_softmax(self.fc(x), -1)", GIVEN, "F.ctc_loss(scores, kinds, a, b)", False),
+        ("self.fc(x)", OWN, NLL, True),
+        ("self.fc(x)", OWN, "F.cross_entropy(scores, kinds)", True),
+        ("self.fc(x)", GIVEN, "F.cross_entropy(scores, kinds)", True),
+        ("self.fc(x).relu()", OWN, "nn.CrossEntropyLoss()(scores, kinds)", True),
+    ],
+)
+def test_a_loss_of_log_probabilities_is_float32(result: str, train: dict[str, str], loss: str, *, low: bool) -> None:
+    source = CLASSIFIER.format(result=result, loss=loss, **train)
+    found = [each for each in check_source(source, "train.py") if each.code == "AMP104"]
+    assert [(each.line, each.label) for each in found] == [(21, "loss@outside")] * low

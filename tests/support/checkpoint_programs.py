@@ -1833,6 +1833,174 @@ def main(model, loader):
     for x, y in loader:
         trainer.step(x, y)
     trainer.save("last.pt")
+## a base class saves the optimizers that its subclass adds
+class Base:
+    def __init__(self, opt):
+        self.opt = opt
+        self.optimizers = []
+
+    def optimizer_of(self, kind, params):
+        if kind == "adam":
+            return torch.optim.Adam(params)
+        return torch.optim.SGD(params, lr=0.1)
+
+    def save(self, epoch, path):
+        state = {"epoch": epoch, "optimizers": []}
+        for o in self.optimizers:
+            state["optimizers"].append(o.state_dict())  # AMP401
+        torch.save(state, path)
+
+    def resume(self, state):
+        for optimizer, each in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(each)
+
+
+class Restorer(Base):
+    def __init__(self, opt, net, critic):
+        super().__init__(opt)
+        self.net, self.critic = net, critic
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.set_up()
+
+    def set_up(self):
+        self.optimizer = self.optimizer_of(self.opt["kind"], self.net.parameters())
+        self.optimizers.append(self.optimizer)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.net(x) - y).abs().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+## a base class saves two optimizers of its subclass, one of which is optional
+class Base:
+    def __init__(self, opt):
+        self.opt = opt
+        self.optimizers = []
+
+    def optimizer_of(self, kind, params):
+        if kind == "adam":
+            return torch.optim.Adam(params)
+        return torch.optim.SGD(params, lr=0.1)
+
+    def save(self, epoch, path):
+        state = {"epoch": epoch, "optimizers": []}
+        for o in self.optimizers:
+            state["optimizers"].append(o.state_dict())  # AMP401
+        torch.save(state, path)
+
+    def resume(self, state):
+        for optimizer, each in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(each)
+
+
+class Restorer(Base):
+    def __init__(self, opt, net, critic):
+        super().__init__(opt)
+        self.net, self.critic = net, critic
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.set_up()
+
+    def set_up(self):
+        self.optimizer = self.optimizer_of(self.opt["kind"], self.net.parameters())
+        self.optimizers.append(self.optimizer)
+        if self.critic is not None:
+            self.critic_optimizer = self.optimizer_of(self.opt["kind"], self.critic.parameters())
+            self.optimizers.append(self.critic_optimizer)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.net(x) - y).abs().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+## a base class saves a list of what its subclass adds
+class Base:
+    def __init__(self, opt):
+        self.opt = opt
+        self.optimizers = []
+
+    def optimizer_of(self, kind, params):
+        if kind == "adam":
+            return torch.optim.Adam(params)
+        return torch.optim.SGD(params, lr=0.1)
+
+    def save(self, epoch, path):
+        torch.save({"optimizers": [o.state_dict() for o in self.optimizers]}, path)  # AMP401
+
+    def resume(self, state):
+        for optimizer, each in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(each)
+
+
+class Restorer(Base):
+    def __init__(self, opt, net, critic):
+        super().__init__(opt)
+        self.net, self.critic = net, critic
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.set_up()
+
+    def set_up(self):
+        self.optimizer = self.optimizer_of(self.opt["kind"], self.net.parameters())
+        self.optimizers.append(self.optimizer)
+        if self.critic is not None:
+            self.critic_optimizer = self.optimizer_of(self.opt["kind"], self.critic.parameters())
+            self.optimizers.append(self.critic_optimizer)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.net(x) - y).abs().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+## a base class saves the optimizers and the scaler of its subclass
+class Base:
+    def __init__(self, opt):
+        self.opt = opt
+        self.optimizers = []
+
+    def optimizer_of(self, kind, params):
+        if kind == "adam":
+            return torch.optim.Adam(params)
+        return torch.optim.SGD(params, lr=0.1)
+
+    def save(self, epoch, path):
+        state = {"epoch": epoch, "optimizers": []}
+        for o in self.optimizers:
+            state["optimizers"].append(o.state_dict())
+        state["scaler"] = self.scaler.state_dict()
+        torch.save(state, path)
+
+    def resume(self, state):
+        for optimizer, each in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(each)
+        self.scaler.load_state_dict(state["scaler"])
+
+
+class Restorer(Base):
+    def __init__(self, opt, net, critic):
+        super().__init__(opt)
+        self.net, self.critic = net, critic
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.set_up()
+
+    def set_up(self):
+        self.optimizer = self.optimizer_of(self.opt["kind"], self.net.parameters())
+        self.optimizers.append(self.optimizer)
+        if self.critic is not None:
+            self.critic_optimizer = self.optimizer_of(self.opt["kind"], self.critic.parameters())
+            self.optimizers.append(self.critic_optimizer)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.net(x) - y).abs().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 ## scaler in the base, writer in a subclass
 class Base:
     def __init__(self, model):
@@ -2185,6 +2353,54 @@ class AmpTrainer(Trainer):
             self.scaler.step(self.optimizer)
             self.scaler.update()
         self.save("last.pt")
+## a base class in another file saves two optimizers of its subclass
+# base.py
+import torch
+
+class Base:
+    def __init__(self, opt):
+        self.opt = opt
+        self.optimizers = []
+
+    def optimizer_of(self, kind, params):
+        if kind == "adam":
+            return torch.optim.Adam(params)
+        return torch.optim.SGD(params, lr=0.1)
+
+    def save(self, epoch, path):
+        state = {"epoch": epoch, "optimizers": []}
+        for o in self.optimizers:
+            state["optimizers"].append(o.state_dict())  # AMP401
+        torch.save(state, path)
+
+    def resume(self, state):
+        for optimizer, each in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(each)
+# restorer.py
+import torch
+from base import Base
+
+class Restorer(Base):
+    def __init__(self, opt, net, critic):
+        super().__init__(opt)
+        self.net, self.critic = net, critic
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.set_up()
+
+    def set_up(self):
+        self.optimizer = self.optimizer_of(self.opt["kind"], self.net.parameters())
+        self.optimizers.append(self.optimizer)
+        if self.critic is not None:
+            self.critic_optimizer = self.optimizer_of(self.opt["kind"], self.critic.parameters())
+            self.optimizers.append(self.critic_optimizer)
+
+    def train(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.net(x) - y).abs().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 ## a base class whose dict is extended, in another file
 # trainer.py
 import torch

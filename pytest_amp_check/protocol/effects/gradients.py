@@ -41,6 +41,8 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
             continue
+        if checker.has_another_scaler(event, i):
+            continue
         if averaged:
             check_averaged_early(checker, ctx, i)
         if key in event.mixes:
@@ -92,7 +94,11 @@ def apply_clip(checker: Checker, ctx: EventContext, event: e.Clip) -> PathState:
     clipped_mixed = event.owners is not None and any(ctx.optimizer_states[i].grads == a.UNSCALED for i in indexes)
     late = [i for i in indexes if ctx.optimizer_states[i].grads == a.STEPPED]
     if late and len(late) == len(indexes) and not (event.measures_only or event.undone or event.beside):
-        checker.resolve_cause("clip@stepped", ctx.index, late[0], ctx.point)
+        step = _find_own_step(checker, ctx, late[0])
+        if step is None:
+            checker.resolve_cause("clip@stepped", ctx.index, late[0], ctx.point)
+        else:
+            checker.report_violation("clip@scaled", ctx.index, step, ctx.point)
     for i in indexes:
         if event.nonfinite_error and ctx.optimizer_states[i].grads == a.UNSCALED:
             checker.resolve_cause("clip-nonfinite", ctx.index, i, ctx.point)
@@ -103,6 +109,22 @@ def apply_clip(checker: Checker, ctx: EventContext, event: e.Clip) -> PathState:
         else:
             apply_transition(checker, ctx, i, a.CLIP, clipped_mixed=clipped_mixed)
     return ctx.next_state()
+
+
+def _find_own_step(checker: Checker, ctx: EventContext, i: int) -> int | None:
+    """Return the step for which a function clips that computes no gradients: its caller runs backward between calls.
+
+    None if the clip follows the step in the same call.
+    """
+    if any(isinstance(event, e.Backward) for event in checker.program.iter_events()):
+        return None
+    is_next_call = False
+    for index in checker.walk_back(ctx.point):
+        event = checker.event_at(index)
+        is_next_call = is_next_call or isinstance(event, e.Again)
+        if isinstance(event, e.ScalerStep) and event.object == checker.optimizer_keys[i]:
+            return index if is_next_call else None
+    return None
 
 
 def apply_manual_access(checker: Checker, ctx: EventContext, event: e.GradientAccess) -> PathState:

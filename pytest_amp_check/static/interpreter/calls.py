@@ -171,14 +171,14 @@ def _mapping_method(
 def _sequence_method(
     interp: Interpreter, receiver: SequenceValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
+    repeats = any(not loop.runs_once for loop in interp.state.loops)
     if name == "append" and args:
-        receiver.append_items([as_one_of_many(args[0]) if interp.state.loops else args[0]])
-        if interp.state.loops:
-            receiver.is_open = True
+        receiver.append_items([as_one_of_many(args[0]) if repeats else args[0]])
+        receiver.is_open = receiver.is_open or repeats
     elif name == "insert" and len(args) == 2:
         position = args[0].value
         receiver.insert_items(position if isinstance(position, int) else 0, [args[1]])
-        receiver.is_open = receiver.is_open or bool(interp.state.loops) or not isinstance(position, int)
+        receiver.is_open = receiver.is_open or repeats or not isinstance(position, int)
     elif name == "extend" and args:
         value = args[0]
         receiver.append_items(value.items if isinstance(value, SequenceValue) else [value])

@@ -22,8 +22,9 @@ class Loop:
 
     ``node`` and ``frame`` are the loop statement and its frame. ``over_microbatches`` says that the loop iterates over
     the micro-batches of a window, ``is_named_microbatches`` that only names say so. ``iteration`` is the number of the
-    current iteration of an unrolled loop. ``last_iteration_predicates`` have the given truth in the last iteration, and
-    in no other iteration.
+    current iteration of an unrolled loop. ``runs_once`` says that the loop stands for the calls of a constructor, each
+    of which fills another object. ``last_iteration_predicates`` have the given truth in the last iteration, and in no
+    other iteration.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Loop:
         "last_iteration_predicates",
         "node",
         "over_microbatches",
+        "runs_once",
         "unwind_base",
     )
 
@@ -46,6 +48,7 @@ class Loop:
         self.frame: Frame | None = None
         self.over_microbatches = False
         self.is_named_microbatches = False
+        self.runs_once = False
         self.iteration = 0
         self.last_iteration_predicates: dict[int, bool] = {}
         self.breaks: list[Jump] = []

@@ -522,14 +522,16 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
 
 
 def _note_uncounted(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> None:
-    """Record a backward that divides by a given number of micro-batches, in a file that never counts them."""
+    """Record a backward that divides by a given number of micro-batches, in files that never count them."""
     known = FRAMEWORKS[engine.framework].engine
     counts = {name for name, effect in known.methods.items() if effect in (frameworks.ACCUMULATE, frameworks.NO_SYNC)}
     counts.update(name for name, value in known.attributes.items() if value == frameworks.WINDOW_END)
     steps = engine.accumulation_steps
     is_hidden = isinstance(steps, UnknownValue) and steps.key == make_unknown_steps(interp, engine.tracked_object).key
     is_given = steps is not _DEFAULT_STEPS and not is_hidden and literal_value(steps) not in (1, None)
-    if is_given and counts and interp.state.loops and counts.isdisjoint(interp.module.identifiers):
+    modules = [interp.module, interp.state.frame.module, *(each.module for each in interp.active_functions)]
+    is_uncounted = all(counts.isdisjoint(module.identifiers) for module in modules)
+    if is_given and counts and interp.state.loops and is_uncounted:
         interp.graph_data(_UncountedTable)[engine.tracked_object.key] = _UncountedBackward(
             node, interp.current_loops(), frozenset(interp.active_guards())
         )

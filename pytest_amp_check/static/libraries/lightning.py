@@ -38,6 +38,8 @@ HARMLESS = frozenset(
     "log log_dict print toggle_optimizer untoggle_optimizer lr_schedulers save_hyperparameters all_gather freeze "
     "unfreeze".split()
 )
+#: Method that only LightningModules have.
+_MANUAL_BACKWARD = "manual_backward"
 
 
 class TrainerCalls:
@@ -157,7 +159,22 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
 
 
 def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
-    return cls is not None and derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class)
+    """Return True for a LightningModule, and for a mixin or a subclass of an unanalyzed class that can be nothing else.
+
+    Such a class calls a method of its own that only LightningModules have.
+    """
+    if cls is None or derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class):
+        return cls is not None
+    methods = [method for owner in lineage_of(interp, cls) for method in owner.methods.values()]
+    return all(method.name != _MANUAL_BACKWARD for method in methods) and any(map(_runs_manual_backward, methods))
+
+
+def _runs_manual_backward(method: Function) -> bool:
+    own = [parameter.arg for parameter in method.parameters()[:1]]
+    return _MANUAL_BACKWARD in method.attributes_used() and any(
+        isinstance(node, ast.Attribute) and node.attr == _MANUAL_BACKWARD and last_name(node.value) in own
+        for node in method.nodes
+    )
 
 
 def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
@@ -173,7 +190,7 @@ def _call_inherited_method(
         return None
     if name in HARMLESS:
         return interp.fresh_unknown(node, name)
-    if name == "manual_backward":
+    if name == _MANUAL_BACKWARD:
         return call_engine_method(interp, _make_engine(interp, receiver.cls, node), name, args, keywords, node)
     if name == "optimizers":
         is_unwrapped = literal_value(first_or_named(args, keywords, "use_pl_optimizer")) is False

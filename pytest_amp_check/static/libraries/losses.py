@@ -11,7 +11,7 @@ from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
-from ..interpreter.dtypes import is_low
+from ..interpreter.dtypes import GUESSED_LOW, is_low
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
 from ..interpreter.expressions.operators import (
     apply_operator,
@@ -27,7 +27,7 @@ from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import Loop
 from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, region_device, unknown_tensor
 from ..interpreter.unanalyzed_code import has_gradient_input
-from ..interpreter.values.containers import UnionValue
+from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue
 from ..interpreter.values.objects import ObjectRef
@@ -82,6 +82,11 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
+#: Losses of log-probabilities, which a model computes by ``log_softmax``: in float32, in a region.
+_OF_LOG_PROBABILITIES = ("nll_loss", "ctc_loss")
+#: Functions and methods that make zeros, and functions and methods that make a tensor of given numbers.
+_OF_ZEROS = frozenset(("zeros", "zeros_like", "new_zeros"))
+_OF_NUMBERS = frozenset(("tensor", "as_tensor", "new_tensor", "FloatTensor"))
 #: Loss that must not run in a region.
 _BANNED = "binary_cross_entropy"
 
@@ -100,7 +105,7 @@ def compute_loss(
         e.Loss,
         node,
         function=kind or None,
-        low_precision="" if promotes else _find_low_input(interp, args),
+        low_precision="" if promotes else _find_low_input(interp, args, kind),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
@@ -134,6 +139,15 @@ def _emit_in_forward(interp: Interpreter, event: e.Loss) -> None:
     interp.detached_events.setdefault((e.Loss, event.site.call_key), event)
 
 
+def makes_zeros(name: str, args: Args) -> bool:
+    """Return True for a function or method that makes zeros, to which code adds the terms of a loss, divided or not."""
+    last = name.rpartition(".")[2]
+    if last not in _OF_NUMBERS or not args:
+        return last in _OF_ZEROS
+    numbers = args[0].items if isinstance(args[0], SequenceValue) else [args[0]]
+    return bool(numbers) and all(number.value == 0 for number in numbers)
+
+
 def find_reduction(keywords: Keywords) -> object:
     """Return the reduction of a criterion. An unknown reduction counts as a sum."""
     if literal_value(keywords.get("size_average")) is False:
@@ -142,13 +156,19 @@ def find_reduction(keywords: Keywords) -> object:
     return "sum" if asked is UNKNOWN else asked
 
 
-def _find_low_input(interp: Interpreter, args: Args) -> str:
+def _find_low_input(interp: Interpreter, args: Args, kind: str) -> str:
     """Return the low dtype of a loss input outside all regions, or "" if no input is low."""
     if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
     # An input without a trained module has no gradient that can overflow.
     tensors = [tensor for tensor in tensors_in(args[0]) if tensor.module_keys != frozenset()]
-    return next((t.low_dtype if t.low_dtype in _LOW else "" for t in tensors), "")
+    return next((t.low_dtype if t.low_dtype in _LOW and not _is_widened(t, kind) else "" for t in tensors), "")
+
+
+def _is_widened(tensor: TensorValue, kind: str) -> bool:
+    """Return True if a module that ran in a region returned float32, as far as its code or the loss shows."""
+    info = tensor.dtype_info
+    return info.dtype in torch_api.WIDE or (kind in _OF_LOG_PROBABILITIES and GUESSED_LOW in info.traits)
 
 
 def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
@@ -170,6 +190,10 @@ def _call_tensor_method(
         return _fetch_number(interp, tensor, name, node)
     if _operator_method(name) in SCALES:
         return _scale_by_number(interp, tensor, name, args, node)
+    if makes_zeros(name, args):
+        zeros = interp.fresh_unknown(node, name)
+        zeros.is_divided = True
+        return zeros
     made = compute_tensor(interp, [tensor, *find_tensors(args, {})])
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(args)
     given = (*args, *keywords.values()) if name in ("to", "type") else ()

@@ -54,6 +54,7 @@ from .losses import (
     emit_fill,
     find_owners,
     find_reduction,
+    makes_zeros,
     run_backward,
 )
 from .modules import make_torch_module
@@ -164,7 +165,8 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
-    tensors = find_tensors(given, {})
+    # Zeros have nothing of the tensor whose device or shape they take.
+    tensors = [] if harmless and makes_zeros(name, args) else find_tensors(given, {})
     if tensors:
         return _make_result_tensor(interp, name, tensors, given)
     owners = _find_given_owners(interp, given)
@@ -234,12 +236,13 @@ def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: K
     if makes_float32(name, args, keywords):
         made = interp.fresh_unknown(node, name)
         made.is_new_float32 = True
+        made.is_divided = makes_zeros(name, args)
         return made
     if name.rpartition(".")[2] in IMPURE:
         return interp.fresh_unknown(node, name)
     made = structural_unknown(interp, Operation.CALL, tuple(given), expression_text(node), name, tuple(keywords))
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
-    made.is_divided = may_pass_divided(given)
+    made.is_divided = may_pass_divided(given) or makes_zeros(name, args)
     if given:
         apply_reduction(made, given[0], name.removeprefix("torch."))
     made.is_data_size = name in _MEASURING or (name.startswith(HARMLESS) and are_data_sizes(given))

@@ -19,6 +19,8 @@ WINDOW_ITEMS = "num_items_in_batch"
 _STEPS, _DIVIDES = "gradient_accumulation_steps", "model_accepts_loss_kwargs"
 #: Classes of arguments in which the number of micro-batches is 1 unless it is given.
 _ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
+#: Trainers of trl that leave the division to the model, as their base class does. The others make the Trainer divide.
+_TRL_TRAINERS = frozenset(("SFTTrainer", "GKDTrainer", "PRMTrainer"))
 #: The loss function that a user may pass to the Trainer.
 _LOSS_FUNCTION = "compute_loss_func"
 
@@ -155,10 +157,14 @@ def _ignores_window(method: Function) -> bool:
 
 
 def _derives_from_trainer(interp: Interpreter, cls: Class) -> bool:
-    """Return True if a class derives from a Trainer of transformers."""
+    """Return True if a class derives from a Trainer of transformers, or from one of trl that divides no loss either."""
     bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
     names = (base.name for base in bases if isinstance(base, ExternalName))
-    return any(name.startswith("transformers.") and name.endswith("Trainer") for name in names)
+    return any(
+        (name.startswith("transformers.") and name.endswith("Trainer"))
+        or (name.startswith("trl.") and name.rpartition(".")[2] in _TRL_TRAINERS)
+        for name in names
+    )
 
 
 def register(handlers: HandlerTable) -> None:

@@ -38,6 +38,7 @@ from .losses import (
     backward_gradient_of,
     emit_fill,
     find_updating_optimizers,
+    makes_zeros,
     run_backward,
 )
 from .nonfinite import current_code
@@ -141,7 +142,7 @@ def _track_loss(
     # The code that stored a loss may have divided the loss. A dict is asked for a key, a list at most for a position.
     is_taken = name in _TAKING and all(isinstance(value.value, int) for value in args)
     is_kept = receiver.is_divided and (not args or name in SAME_VALUE)
-    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken
+    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken or makes_zeros(name, args)
     result.is_only_summed = receiver.is_only_summed
     apply_reduction(result, receiver, part)
 
