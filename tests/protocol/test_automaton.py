@@ -182,7 +182,7 @@ def test_every_state_answers_every_input() -> None:
     # One input for each result: there are a million inputs.
     states: dict[OptimizerState, tuple[OptimizerState, str]] = {}
     told: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
-    for state in sample(every_state(), 5):
+    for state in sample(every_state(), 7):
         for event, divided in product(a.INPUTS, (True, False)):
             after, faults = transition.__wrapped__(
                 state,
