@@ -22,15 +22,20 @@ References = list["weakref.ref[torch.Tensor]"]
 
 @pytest.fixture(autouse=True)
 def no_cycles() -> Iterator[None]:
-    """Let only references count: garbage that waits for a search for cycles is memory that is held."""
+    """Prepare inputs. Let only references count: garbage that waits for a search for cycles is held."""
+    READY[:] = [torch.ones(2, 4) for _ in range(300)]
     gc.collect()
     gc.disable()
     yield
     gc.enable()
 
 
+#: Made before a recording begins, which could otherwise make them again instead of holding them.
+READY: list[torch.Tensor] = []
+
+
 def inputs(noted: References) -> torch.Tensor:
-    made = torch.ones(2, 4)
+    made = READY.pop()
     noted.append(weakref.ref(made))
     return made
 
@@ -89,7 +94,7 @@ def test_results_of_earlier_steps_that_the_program_keeps_hold_few_inputs(kept: i
             loss.backward()
             optimizer.step()
             losses = [*losses, loss][-kept:]
-        del loss
+            del loss
         assert alive(noted) <= min(kept, 4) + 1
     assert run.failure is None
 
