@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-pytest.importorskip("torch")
+import torch
 
 from pytest_amp_check import record
 
@@ -330,3 +329,112 @@ def test_what_torch_raises_is_found_where_it_is_raised(
     run = seen(tmp_path, **statements)
     assert [each[:2] for each in run.findings][:1] == [(label, line)]
     assert run.raised.startswith(raised)
+
+
+WEIGHT = "model.weight.grad"
+#: Another value for each element, none of which is further from zero.
+CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.0) * 20)"
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"{WEIGHT} = {CLAMPED}", "edit@scaled"),
+        (f"{WEIGHT}.data = {CLAMPED}", "edit@scaled"),
+        (f"{WEIGHT}.set_({CLAMPED})", "edit@scaled"),
+        (f"{WEIGHT} = {WEIGHT} * 2", None),
+        (f"{WEIGHT} = {WEIGHT}.clone()", None),
+        (f"{WEIGHT} = torch.zeros(1, 8)", None),
+        (f"{WEIGHT} = torch.full((1, 8), float('inf'))", None),
+        (f"{WEIGHT} = None", None),
+        (f"{WEIGHT}.zero_()", None),
+        (f"{WEIGHT}.fill_(float('inf'))", None),
+        (f"{WEIGHT}[:] = float('nan')", None),
+        (f"{WEIGHT}.neg_()", None),
+        (f"{WEIGHT} = {WEIGHT} / scaler.get_scale()", "step@divided"),
+        (f"{WEIGHT}.data = {WEIGHT} / scaler.get_scale()", "step@divided"),
+        (f"{WEIGHT}.set_({WEIGHT} / scaler.get_scale())", "step@divided"),
+        (f"torch._foreach_div_({GRADS}, scaler.get_scale())", "step@divided"),
+        (f"{WEIGHT}.zero_(); model.bias.grad.zero_()", "step@discarded"),
+        (f"torch._foreach_zero_({GRADS})", "step@discarded"),
+        (f"{WEIGHT}.sign_()", "edit@scaled"),
+        (f"{WEIGHT}.sub_({WEIGHT}.mean())", "edit@scaled"),
+        (f"{WEIGHT}.lerp_(torch.ones(1, 8), 0.5)", "edit@scaled"),
+        (f"{WEIGHT} += 1.0", "edit@scaled"),
+        (f"{WEIGHT} -= 0.1 * model.weight.detach()", "edit@scaled"),
+        (f"torch._foreach_add_([{WEIGHT}], [torch.ones(1, 8)])", "edit@scaled"),
+        (f"torch._foreach_copy_([{WEIGHT}], [torch.ones(1, 8)])", None),
+        (f"torch._foreach_norm([{WEIGHT}])[0].item()", "read@scaled"),
+        (f"scaler.unscale_(optimizer); {WEIGHT} = {CLAMPED}", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT}.data = {CLAMPED}", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT} += 1.0", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT} /= scaler.get_scale()", "step@divided"),
+        (f"scaler.unscale_(optimizer); {WEIGHT} = torch.full((1, 8), float('nan'))", "grads:invalid"),
+    ],
+)
+def test_changes_of_a_gradient(after: str, label: str | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, after=after)
+    assert [each[:2] for each in run.findings] == ([] if label is None else [(label, AFTER)])
+
+
+@pytest.mark.parametrize(
+    "change", [f"torch.clamp({WEIGHT}, -1, 1, out={WEIGHT})", f"torch.abs({WEIGHT}, out={WEIGHT})"]
+)
+def test_a_change_that_is_seen_only_afterwards_stands_at_the_next_use(change: str, tmp_path: Path) -> None:
+    assert [each[:2] for each in seen(tmp_path, after=change).findings] == [("edit@scaled", STEP)]
+
+
+SLOPE = "grad, = torch.autograd.grad({}, model.weight, create_graph=True); {}loss = loss + grad.square().sum()"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (SLOPE.format("scaler.scale(loss)", ""), [("penalty@scaled", 29)]),
+        (SLOPE.format("scaler.scale(loss)", "grad = grad / scaler.get_scale(); "), []),
+        (SLOPE.format("loss", ""), []),
+        ("loss = loss * float('inf')", [("not-finite:infinity", 29)]),
+        # A single step of a loss that is too large: the scaler skips it.
+        ("loss = loss if turn else loss * 1e38 * 1e38", []),
+    ],
+)
+def test_what_a_loss_is_made_of(before: str, expected: list[tuple[str, int]], tmp_path: Path) -> None:
+    assert [each[:2] for each in seen(tmp_path, before=before).findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        ("torch.autograd.set_detect_anomaly(True)", [("anomaly-nonfinite", 23)]),
+        ("torch.autograd.set_detect_anomaly(False)", []),
+        ("scaler = torch.amp.GradScaler('cpu', enabled=False)", [("scaler:off-in-float16", 23)]),
+        ("model.weight.register_hook(lambda grad: grad / scaler.get_scale())", []),
+        ("scaler = torch.amp.GradScaler('cpu', init_scale=2.0**20)", []),
+    ],
+)
+def test_what_is_set_up(setup: str, expected: list[tuple[str, int]], tmp_path: Path) -> None:
+    try:
+        assert [each[:2] for each in seen(tmp_path, setup=setup).findings] == expected
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (160, 160)])
+@pytest.mark.parametrize("where", [(0, 0), (0, 1), (1, 0)])
+def test_gradients_that_are_not_finite_are_found_in_large_weights_too(
+    where: tuple[int, int], rows: int, columns: int, layout: torch.memory_format
+) -> None:
+    """A non-finite value in a batch makes a whole row or column of a gradient non-finite."""
+    weight = torch.nn.Parameter(torch.zeros(rows, columns, 1, 1).contiguous(memory_format=layout))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    spoiled = torch.zeros(rows, columns, 1, 1)
+    if where[0]:
+        spoiled[1] = float("inf")
+    elif where[1]:
+        spoiled[:, 1] = float("inf")
+    weight.register_hook(lambda grad: (grad + spoiled).contiguous(memory_format=layout))
+    with record() as run:
+        weight.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert bool(run.findings) is any(where)
