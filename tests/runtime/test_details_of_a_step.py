@@ -433,7 +433,7 @@ def test_gradients_that_are_not_finite_are_found_in_large_weights_too(
         spoiled[1] = float("inf")
     elif where[1]:
         spoiled[:, 1] = float("inf")
-    weight.register_hook(lambda grad: (grad + spoiled).contiguous(memory_format=layout))
+    weight.register_hook(lambda grad: (grad + spoiled).contiguous(memory_format=layout))  # type: ignore[no-untyped-call]
     with record() as run:
         weight.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
