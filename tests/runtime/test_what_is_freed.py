@@ -163,3 +163,16 @@ def test_one_step_is_held_at_a_time(step: Callable[..., None]) -> None:
         net(torch.ones(2, 4)).sum().backward()
         assert alive(noted) == 0
     assert run.failure is None
+
+
+def test_a_region_that_is_left_leaves_no_mode_behind() -> None:
+    """A search for overflows sees each op of a region, which would slow down all ops after it."""
+    net, counts = model(), []
+    with record() as run:
+        with torch.autocast("cpu", dtype=torch.float16):
+            result = net(READY.pop())
+            counts.append(torch._C._len_torch_dispatch_stack())
+        counts.append(torch._C._len_torch_dispatch_stack())
+        result.float().sum().backward()
+    assert run.failure is None
+    assert counts == [1, 0]
