@@ -25,14 +25,14 @@ def access_text(node: ast.AST | None) -> str:
 
 
 def _find_beginning(node: ast.AST, limit: int) -> ast.AST:
-    """Return the part of an expression that contains the first characters: of a long call chain, the first calls."""
-    calls: list[ast.Call] = []
+    """Return the part of an expression that contains the first characters: of a long chain, the first links."""
+    links: list[ast.AST] = []
     inner = node
-    while isinstance(inner, ast.Call):
-        calls.append(inner)
-        inner = inner.func
-    # Each call has at least two parentheses.
-    return calls[-limit] if len(calls) > limit else node
+    while isinstance(inner, ast.Call | ast.Attribute | ast.Subscript):
+        links.append(inner)
+        inner = inner.func if isinstance(inner, ast.Call) else inner.value
+    # Each link has at least two characters: a dot and a letter, or two parentheses.
+    return links[-limit] if len(links) > limit else node
 
 
 class SourceText:
@@ -47,9 +47,8 @@ class SourceText:
 
     def __str__(self) -> str:
         if self._text is None:
-            text = " ".join(
-                (find_access_path(self._node) or ast.unparse(_find_beginning(self._node, self.limit))).split()
-            )
+            beginning = _find_beginning(self._node, self.limit)
+            text = " ".join((find_access_path(beginning) or ast.unparse(beginning)).split())
             self._text = text if len(text) <= self.limit else text[: self.limit - 3] + "..."
         return self._text
 

@@ -345,8 +345,12 @@ class Run:
         values = list(steps.scale_history)
         if minimum is not None and steps.lowest_scale < minimum:
             when = _first_step_text(values, lambda scale: scale < minimum)
-            fell = f"the scale fell to {_format_scale(steps.lowest_scale)}, below {_format_scale(minimum)}{when}"
-            wrong.append(f"{fell}: gradients overflow again and again")
+            below = f"{_format_scale(steps.lowest_scale)}, below {_format_scale(minimum)}{when}"
+            wrong.append(
+                f"the scale fell to {below}: gradients overflow again and again"
+                if steps.skipped_count
+                else f"the scale was {below}, and no step was skipped: begin with a larger `init_scale`"
+            )
         if maximum is not None and steps.highest_scale > maximum:
             when = _first_step_text(values, lambda scale: scale > maximum)
             wrong.append(

@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from doors import flake8
-from warm import run_command, run_pytest
+from samples import sample
+from warm import run_command, run_pytest, warm_python
 
 from pytest_amp_check.frontends.formats import FORMATS
 from pytest_amp_check.protocol.rules import RULES
@@ -41,23 +43,26 @@ def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
 
 # A disk that is full.
 
+#: Commands that print, an odd number.
+PRINTING = [
+    *(["check", "many", "--output-format", name] for name in FORMATS),
+    ["check", "train.py"],
+    ["check", "--diff", "train.py"],
+    ["check", "--statistics", "train.py"],
+    ["rules"],
+    ["explain", "AMP201"],
+    ["--help"],
+    ["check", "--help"],
+    ["--version"],
+]
+
 
 @needs_full
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "argv",
-    [
-        *(["check", "many", "--output-format", name] for name in FORMATS),
-        ["check", "train.py"],
-        ["check", "--diff", "train.py"],
-        ["check", "--statistics", "train.py"],
-        ["rules"],
-        ["explain", "AMP201"],
-        ["--help"],
-        ["check", "--help"],
-        ["--version"],
-    ],
-    ids=" ".join,
+    ("unbuffered", "argv"),
+    # Half of the pairs: each command once, with and without a buffer in turn.
+    sample(product(["", "1"], PRINTING), 2),
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_output_that_cannot_be_written_is_said_and_fails(
     argv: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +74,7 @@ def test_output_that_cannot_be_written_is_said_and_fails(
         Path("many", f"train_{number}.py").write_text(BAD)
     with open(FULL, "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest_amp_check", *argv], stdout=full, stderr=subprocess.PIPE, text=True
+            [warm_python(), "-m", "pytest_amp_check", *argv], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, [LOST])
     assert "internal error" not in done.stderr and "Traceback" not in done.stderr
@@ -194,7 +199,7 @@ def test_a_reader_that_leaves_is_answered_by_an_exit_code(name: str) -> None:
     for number in range(60):
         Path("many", f"more_{number}.py").write_text(BAD)
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest_amp_check", "check", "many", "--output-format", name, "--no-cache"],
+        [warm_python(), "-m", "pytest_amp_check", "check", "many", "--output-format", name, "--no-cache"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,8 +9,9 @@ import pytest
 from pytest_amp_check.protocol.source_text import SourceText, find_access_path
 
 
-@pytest.mark.parametrize("calls", [1, 18, 19, 20, 60, 61, 400])
-def test_of_many_calls_in_a_row_the_first_are_said(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("link", ["(x)", ".y()", ".y[0]", "(x).y"])
+@pytest.mark.parametrize("links", [1, 9, 12, 18, 19, 20, 60, 61, 400])
+def test_of_many_calls_in_a_row_the_first_are_said(links: int, link: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     unparse = ast.unparse
 
@@ -19,7 +20,7 @@ def test_of_many_calls_in_a_row_the_first_are_said(calls: int, monkeypatch: pyte
         return written[-1]
 
     monkeypatch.setattr(ast, "unparse", noted)
-    text = "f" + "(x)" * calls
+    text = "f" + link * links
     assert str(SourceText(ast.parse(text, mode="eval").body)) == (text if len(text) <= 60 else f"{text[:57]}...")
     assert all(len(each) <= 200 for each in written)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-
-pytest.importorskip("torch")
+import torch
 
 from pytest_amp_check import record
 
@@ -35,28 +35,56 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 {setup}
 for turn in range(3):
-    optimizer.zero_grad()
+    {clear}
     with torch.autocast("cpu", dtype=torch.float16):
         loss = F.mse_loss(model(torch.ones(4, 8)).float(), torch.ones(4, 1))
     loss = Watched.apply(loss)
     {before}
     scaler.scale(loss).backward()
     {after}
-    scaler.step(optimizer)
+    {step}
     scaler.update()
+    {end}
 """
+#: Statements of the program where a test gives no others.
+USUAL = {
+    **dict.fromkeys(("setup", "before", "after", "in_backward", "end"), "pass"),
+    "clear": "optimizer.zero_grad()",
+    "step": "scaler.step(optimizer)",
+}
 
 
-def found(
-    tmp_path: Path, *, setup: str = "pass", before: str = "pass", after: str = "pass", in_backward: str = "pass"
-) -> list[tuple[str, str]]:
-    """Return label and beginning of the message of each finding."""
-    path = tmp_path / "train.py"
-    path.write_text(PROGRAM.format(setup=setup, before=before, after=after, in_backward=in_backward), encoding="utf-8")
+class Seen(NamedTuple):
+    """What a run has recorded: label, line and message of each finding, and the steps."""
+
+    findings: list[tuple[str, int, str]]
+    losses: list[float | None]
+    norms: list[float | None]
+    raised: str
+
+
+def seen(tmp_path: Path, **statements: str) -> Seen:
+    path, raised = tmp_path / "train.py", ""
+    path.write_text(PROGRAM.format(**USUAL | statements), encoding="utf-8")
     with record() as run:
-        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+        try:
+            exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+        except (AssertionError, RuntimeError) as error:
+            raised = str(error)
     assert run.failure is None
-    return [(finding.label, finding.message.partition(":")[0]) for finding in run.findings]
+    return Seen(
+        [(finding.label, finding.line, finding.message) for finding in run.findings],
+        [step.loss for step in run.steps],
+        [step.grad_norm for step in run.steps],
+        raised,
+    )
+
+
+def found(tmp_path: Path, **statements: str) -> list[tuple[str, str]]:
+    """Return label and beginning of the message of each finding."""
+    run = seen(tmp_path, **statements)
+    assert run.raised == ""
+    return [(label, message.partition(":")[0]) for label, _, message in run.findings]
 
 
 SCALED = "while they are still multiplied by the loss scale"
@@ -120,3 +148,293 @@ def test_before_the_backward(before: str, label: str, message: str, tmp_path: Pa
 )
 def test_hooks(setup: str, in_backward: str, expected: list[tuple[str, str]], tmp_path: Path) -> None:
     assert found(tmp_path, setup=setup, in_backward=in_backward) == expected
+
+
+# Lines of the program.
+BACKWARD, AFTER, STEP, UPDATE, END = 30, 31, 32, 33, 34
+#: The losses of three steps, which no statement has changed.
+LOSSES = [1.354, 1.305, 1.259]
+UNSCALE_FIRST = "call `scaler.unscale_(optimizer)` first, or divide the values by `scaler.get_scale()`"
+READ_SCALED = f"Gradients of the optimizer are read {SCALED}: {UNSCALE_FIRST}"
+CLIPPED = "`torch.nn.utils.clip_grad_norm_` clips gradients that are still multiplied by the loss scale: call "
+CLIPPED += "`scaler.unscale_(optimizer)` before it"
+BY_HAND = (
+    "Gradients of `optimizer` are divided by the loss scale by hand, and `scaler` divides them as well: replace the "
+)
+BY_HAND += "division by `scaler.unscale_(optimizer)`"
+EDITED_SCALED = f"{EDITED[1]}: call `scaler.unscale_(optimizer)` before the edit"
+STALE = "Gradients of the optimizer are not cleared between a step and the next backward: call `optimizer.zero_grad()` "
+STALE += "once in every iteration"
+LOST = (
+    "Gradients of `optimizer` are cleared between backward and `scaler.step(optimizer)`: clear them before backward or "
+)
+LOST += "after the step"
+INVALID = (
+    "Gradients of `optimizer` become NaN or infinite after `unscale_` has checked them, and the step applies them: "
+)
+INVALID += "keep gradients finite between unscale_ and step"
+RAISES = "`torch.isfinite` ends the program on every overflow that `scaler` would only skip: leave infinities to "
+RAISES += "`scaler.step(optimizer)`, or stop only after many skipped steps in a row"
+NORM = "torch.nn.utils.clip_grad_norm_"
+GRADS = "[p.grad for p in model.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("torch.nn.utils.get_total_norm([model.weight.grad])", ("read@scaled", READ_SCALED)),
+        (f"{NORM}(model.parameters(), float('inf'))", ("read@scaled", READ_SCALED)),
+        (f"{NORM}(model.parameters(), 1e30)", ("clip@scaled", CLIPPED)),
+        (f"{NORM}([model.weight], 1e30)", ("clip@scaled", CLIPPED)),
+        (f"{NORM}(model.weight, 1e30)", ("clip@scaled", CLIPPED)),
+        (f"{NORM}((p for p in model.parameters()), 1e30)", ("clip@scaled", CLIPPED)),
+        (f"{NORM}(model.parameters(), 1e30 * scaler.get_scale())", None),
+        # A limit of a thousandth of the scale is multiplied by the scale, and a smaller limit is not.
+        (f"{NORM}(model.parameters(), 1e-3 * scaler.get_scale()); model.weight.grad.mul_(0)", None),
+        ("sizes.append(model.weight.grad.norm())", None),
+        ("sizes.append(model.weight.grad.norm().item())", ("read@scaled", READ_SCALED)),
+        ("sizes.append(float(torch.linalg.vector_norm(model.weight.grad)))", ("read@scaled", READ_SCALED)),
+        ("sizes.append(float(torch.norm(model.weight.grad)) / scaler.get_scale())", None),
+        ("sizes.append(bool(model.weight.grad.isnan().any()))", None),
+        ("assert torch.isfinite(model.weight.grad).all()", ("raise-nonfinite", RAISES)),
+        ("scaler.unscale_(optimizer); assert torch.isfinite(model.weight.grad).all()", ("raise-nonfinite", RAISES)),
+        ("model.weight.grad.data.clamp_(-1, 1)", ("edit@scaled", EDITED_SCALED)),
+        (f"torch._foreach_clamp_max_({GRADS}, 1.0)", ("edit@scaled", EDITED_SCALED)),
+        ("model.weight.grad.add_(torch.ones(1, 8))", ("edit@scaled", EDITED_SCALED)),
+        ("model.weight.grad.add_(model.weight.detach(), alpha=0.1)", ("edit@scaled", EDITED_SCALED)),
+        ("model.weight.grad.copy_(torch.ones(1, 8))", None),
+        ("model.weight.grad /= 2", None),
+        (f"torch._foreach_mul_({GRADS}, 0.5)", None),
+        ("model.weight.grad = torch.nan_to_num(model.weight.grad)", None),
+        ("model.weight.grad /= scaler.get_scale()", ("step@divided", BY_HAND)),
+        (f"[grad.div_(scaler.get_scale()) for grad in {GRADS}]", ("step@divided", BY_HAND)),
+        ("scaler.unscale_(optimizer); model.weight.grad.fill_(float('inf'))", ("grads:invalid", INVALID)),
+        ("scaler.unscale_(optimizer); model.weight.grad.div_(0.0)", ("grads:invalid", INVALID)),
+        (f"scaler.unscale_(optimizer); {NORM}(model.parameters(), float('nan'))", ("grads:invalid", INVALID)),
+        ("optimizer.zero_grad(set_to_none=False)", ("step@discarded", LOST)),
+        # Zeros have no size that the scale would change, and nothing is left to be clipped or edited.
+        (
+            "optimizer.zero_grad(set_to_none=False); sizes.append(model.weight.grad.max().item())",
+            ("step@discarded", LOST),
+        ),
+        (f"optimizer.zero_grad(set_to_none=False); {NORM}(model.parameters(), 1.0)", ("step@discarded", LOST)),
+        ("optimizer.zero_grad(set_to_none=False); model.weight.grad.clamp_(-1, 1)", ("step@discarded", LOST)),
+        ("model.zero_grad(set_to_none=False)", ("step@discarded", LOST)),
+    ],
+)
+def test_the_whole_message_and_where_it_stands(after: str, expected: tuple[str, str] | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, after=after)
+    assert run.findings == ([] if expected is None else [(expected[0], AFTER, expected[1])])
+    assert run.raised == ""
+
+
+@pytest.mark.parametrize(
+    ("clear", "is_stale"),
+    [
+        ("pass", True),
+        ("model.weight.grad = None", True),
+        ("model.weight.grad = model.bias.grad = None", False),
+        ("for p in model.parameters(): p.grad = None", False),
+        ("[p.grad.zero_() for p in model.parameters() if p.grad is not None]", False),
+        ("model.zero_grad()", False),
+        ("model.zero_grad(set_to_none=False)", False),
+        ("optimizer.zero_grad(); model.zero_grad()", False),
+        ("optimizer.zero_grad(set_to_none=False)", False),
+        ("if turn: optimizer.zero_grad()", False),
+    ],
+)
+def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path: Path) -> None:
+    run = seen(tmp_path, clear=clear)
+    assert run.findings == ([("backward@stale", BACKWARD, STALE)] if is_stale else [])
+    assert run.losses[:2] == pytest.approx(LOSSES[:2], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("statements", "losses"),
+    [
+        # A batch that is discarded is no part of the next step, in whatever way its gradients are cleared.
+        ({"after": "if turn == 1: optimizer.zero_grad(); continue"}, LOSSES[:2]),
+        ({"after": "if turn == 1: model.zero_grad(); continue"}, LOSSES[:2]),
+        ({"after": "if turn == 1: continue"}, LOSSES[:2]),
+        (
+            {"step": "scaler.step(optimizer); optimizer.zero_grad(); optimizer.step()"},
+            [1.354, None, 1.305, None, 1.259, None],
+        ),
+        ({"step": "scaler.unscale_(optimizer); scaler.step(optimizer)"}, LOSSES),
+        ({"end": "scaler.update(32.0)"}, LOSSES),
+    ],
+)
+def test_the_losses_of_the_steps(statements: dict[str, str], losses: list[float | None], tmp_path: Path) -> None:
+    run = seen(tmp_path, **statements)
+    assert run.losses == pytest.approx(losses, abs=0.01)
+    assert [label for label, _, _ in run.findings] == []
+
+
+@pytest.mark.parametrize(
+    "after", [f"{NORM}(model.parameters(), 1e30)", f"scaler.unscale_(optimizer); {NORM}(model.parameters(), 1e30)"]
+)
+def test_the_norms_of_the_steps_are_those_of_unscaled_gradients(after: str, tmp_path: Path) -> None:
+    assert seen(tmp_path, after=after).norms == pytest.approx([6.98, 6.86, 6.73], abs=0.05)
+
+
+#: A factor that small could be anything, for example the weight of a loss.
+LARGE = "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**12)"
+
+
+@pytest.mark.parametrize(
+    ("before", "setup", "is_found"),
+    [
+        ("loss = loss * scaler.get_scale()", LARGE, True),
+        ("loss = scaler.get_scale() * loss", LARGE, True),
+        ("loss = loss * 4096.0", LARGE, True),
+        ("loss = loss * 4095.0", LARGE, False),
+        ("loss = loss + 4096.0", LARGE, False),
+        ("loss = loss * scaler.get_scale() / scaler.get_scale()", LARGE, False),
+        ("loss = loss * scaler.get_scale() * (1 / scaler.get_scale())", LARGE, False),
+        ("loss = scaler.scale(loss) / scaler.get_scale()", LARGE, False),
+        ("loss = loss * scaler.get_scale()", "pass", False),
+    ],
+)
+def test_a_loss_that_is_multiplied_by_the_scale_by_hand(
+    before: str, setup: str, is_found: bool, tmp_path: Path
+) -> None:
+    labels = {label for label, _, _ in seen(tmp_path, before=before, setup=setup).findings}
+    assert ("scale@scaled" in labels) is is_found
+
+
+@pytest.mark.parametrize(
+    ("statements", "label", "line", "raised"),
+    [
+        (
+            {"step": "scaler.step(optimizer); scaler.step(optimizer)"},
+            "step@stepped",
+            STEP,
+            "step() has already been called",
+        ),
+        ({"end": "scaler.step(optimizer)"}, "step@stepped", END, "step() has already been called"),
+        (
+            {"step": "scaler.unscale_(optimizer); scaler.unscale_(optimizer)"},
+            "unscale@unscaled",
+            STEP,
+            "unscale_() has already",
+        ),
+        ({"step": "pass"}, "update@nothing", UPDATE, "No inf checks were recorded"),
+        ({"end": "scaler.update()"}, "update@nothing", END, "No inf checks were recorded"),
+        ({"after": "model.zero_grad()"}, "step@discarded", AFTER, "No inf checks were recorded"),
+    ],
+)
+def test_what_torch_raises_is_found_where_it_is_raised(
+    statements: dict[str, str], label: str, line: int, raised: str, tmp_path: Path
+) -> None:
+    run = seen(tmp_path, **statements)
+    assert [each[:2] for each in run.findings][:1] == [(label, line)]
+    assert run.raised.startswith(raised)
+
+
+WEIGHT = "model.weight.grad"
+#: Another value for each element, none of which is further from zero.
+CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.0) * 20)"
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"{WEIGHT} = {CLAMPED}", "edit@scaled"),
+        (f"{WEIGHT}.data = {CLAMPED}", "edit@scaled"),
+        (f"{WEIGHT}.set_({CLAMPED})", "edit@scaled"),
+        (f"{WEIGHT} = {WEIGHT} * 2", None),
+        (f"{WEIGHT} = {WEIGHT}.clone()", None),
+        (f"{WEIGHT} = torch.zeros(1, 8)", None),
+        (f"{WEIGHT} = torch.full((1, 8), float('inf'))", None),
+        (f"{WEIGHT} = None", None),
+        (f"{WEIGHT}.zero_()", None),
+        (f"{WEIGHT}.fill_(float('inf'))", None),
+        (f"{WEIGHT}[:] = float('nan')", None),
+        (f"{WEIGHT}.neg_()", None),
+        (f"{WEIGHT} = {WEIGHT} / scaler.get_scale()", "step@divided"),
+        (f"{WEIGHT}.data = {WEIGHT} / scaler.get_scale()", "step@divided"),
+        (f"{WEIGHT}.set_({WEIGHT} / scaler.get_scale())", "step@divided"),
+        (f"torch._foreach_div_({GRADS}, scaler.get_scale())", "step@divided"),
+        (f"{WEIGHT}.zero_(); model.bias.grad.zero_()", "step@discarded"),
+        (f"torch._foreach_zero_({GRADS})", "step@discarded"),
+        (f"{WEIGHT}.sign_()", "edit@scaled"),
+        (f"{WEIGHT}.sub_({WEIGHT}.mean())", "edit@scaled"),
+        (f"{WEIGHT}.lerp_(torch.ones(1, 8), 0.5)", "edit@scaled"),
+        (f"{WEIGHT} += 1.0", "edit@scaled"),
+        (f"{WEIGHT} -= 0.1 * model.weight.detach()", "edit@scaled"),
+        (f"torch._foreach_add_([{WEIGHT}], [torch.ones(1, 8)])", "edit@scaled"),
+        (f"torch._foreach_copy_([{WEIGHT}], [torch.ones(1, 8)])", None),
+        (f"torch._foreach_norm([{WEIGHT}])[0].item()", "read@scaled"),
+        (f"scaler.unscale_(optimizer); {WEIGHT} = {CLAMPED}", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT}.data = {CLAMPED}", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT} += 1.0", None),
+        (f"scaler.unscale_(optimizer); {WEIGHT} /= scaler.get_scale()", "step@divided"),
+        (f"scaler.unscale_(optimizer); {WEIGHT} = torch.full((1, 8), float('nan'))", "grads:invalid"),
+    ],
+)
+def test_changes_of_a_gradient(after: str, label: str | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, after=after)
+    assert [each[:2] for each in run.findings] == ([] if label is None else [(label, AFTER)])
+
+
+@pytest.mark.parametrize(
+    "change", [f"torch.clamp({WEIGHT}, -1, 1, out={WEIGHT})", f"torch.abs({WEIGHT}, out={WEIGHT})"]
+)
+def test_a_change_that_is_seen_only_afterwards_stands_at_the_next_use(change: str, tmp_path: Path) -> None:
+    assert [each[:2] for each in seen(tmp_path, after=change).findings] == [("edit@scaled", STEP)]
+
+
+SLOPE = "grad, = torch.autograd.grad({}, model.weight, create_graph=True); {}loss = loss + grad.square().sum()"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (SLOPE.format("scaler.scale(loss)", ""), [("penalty@scaled", 29)]),
+        (SLOPE.format("scaler.scale(loss)", "grad = grad / scaler.get_scale(); "), []),
+        (SLOPE.format("loss", ""), []),
+        ("loss = loss * float('inf')", [("not-finite:infinity", 29)]),
+        # A single step of a loss that is too large: the scaler skips it.
+        ("loss = loss if turn else loss * 1e38 * 1e38", []),
+    ],
+)
+def test_what_a_loss_is_made_of(before: str, expected: list[tuple[str, int]], tmp_path: Path) -> None:
+    assert [each[:2] for each in seen(tmp_path, before=before).findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        ("torch.autograd.set_detect_anomaly(True)", [("anomaly-nonfinite", 23)]),
+        ("torch.autograd.set_detect_anomaly(False)", []),
+        ("scaler = torch.amp.GradScaler('cpu', enabled=False)", [("scaler:off-in-float16", 23)]),
+        ("model.weight.register_hook(lambda grad: grad / scaler.get_scale())", []),
+        ("scaler = torch.amp.GradScaler('cpu', init_scale=2.0**20)", []),
+    ],
+)
+def test_what_is_set_up(setup: str, expected: list[tuple[str, int]], tmp_path: Path) -> None:
+    try:
+        assert [each[:2] for each in seen(tmp_path, setup=setup).findings] == expected
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (160, 160)])
+@pytest.mark.parametrize("where", [(0, 0), (0, 1), (1, 0)])
+def test_gradients_that_are_not_finite_are_found_in_large_weights_too(
+    where: tuple[int, int], rows: int, columns: int, layout: torch.memory_format
+) -> None:
+    """A non-finite value in a batch makes a whole row or column of a gradient non-finite."""
+    weight = torch.nn.Parameter(torch.zeros(rows, columns, 1, 1).contiguous(memory_format=layout))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    spoiled = torch.zeros(rows, columns, 1, 1)
+    if where[0]:
+        spoiled[1] = float("inf")
+    elif where[1]:
+        spoiled[:, 1] = float("inf")
+    weight.register_hook(lambda grad: (grad + spoiled).contiguous(memory_format=layout))  # type: ignore[no-untyped-call]
+    with record() as run:
+        weight.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert bool(run.findings) is any(where)

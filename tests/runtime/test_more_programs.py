@@ -50,6 +50,17 @@ torch.save(Namespace(states=[optimizer.state_dict()], inner=held), io.BytesIO())
 """,
     ),
     Program(
+        "one state in a hundred million places, without that of the scaler",
+        "S37",
+        RIGHT
+        + """
+held = [optimizer.state_dict()]  # AMP401
+for _ in range(4):
+    held = [held] * 100
+torch.save(held, io.BytesIO())
+""",
+    ),
+    Program(
         "a state six containers deep, without that of the scaler",
         "S37",
         RIGHT + "torch.save([[({'a': [(optimizer.state_dict(),)]},)]], io.BytesIO())  # AMP401\n",

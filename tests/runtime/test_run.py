@@ -245,6 +245,17 @@ def test_a_scale_that_misbehaves(how: dict[str, Any], message: str) -> None:
     assert "scale: 1024 (2^10) from step 0, 512 (2^9) from step 1, 256 (2^8) from step 2" in str(caught.value)
 
 
+def test_a_scale_that_begins_too_low_has_not_fallen() -> None:
+    run = recorded([False, False])
+    with pytest.raises(AssertionError) as caught:
+        run.assert_scale(minimum=2048)
+    said = (
+        "the scale was 1024 (2^10), below 2048 (2^11), first at step 0, and no step was skipped: begin with a larger "
+    )
+    assert f"{said}`init_scale`" in str(caught.value)
+    assert "overflow" not in str(caught.value)
+
+
 def test_the_longest_row_of_skips_is_named() -> None:
     run = recorded([True, False, True, True, True, False, True, True, False, True])
     with pytest.raises(AssertionError) as caught:

@@ -442,7 +442,7 @@ EDITS = st.lists(
 
 @pytest.mark.long
 @given(rounds=st.lists(EDITS, min_size=2, max_size=5), trusting=st.booleans())
-@settings(max_examples=reduced(40, 0.5), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=reduced(40, 0.3), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_edits(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, str | None]]], trusting: bool
 ) -> None:

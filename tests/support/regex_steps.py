@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 if sys.version_info >= (3, 11):
     from re import _parser as parser
@@ -25,13 +25,20 @@ ALPHABET = "a0_ \n\tZ.-,:=([{#\"'`>*!?%/\\\x00"
 END = 6
 #: Limit of steps: more than the square of any input length here, so more steps are not linear.
 TOO_MANY = 500_000
-Node = tuple[Any, Any]
 #: Possible end positions, one for each way to continue.
 Way = Iterator[int]
 
 
 class TooMany(Exception):
     """Exception for a match that exceeds the limit of steps."""
+
+
+class Node(NamedTuple):
+    """An element of a pattern: operation, its arguments, and a predicate if it matches a single character."""
+
+    op: str
+    given: Any
+    test: Callable[[str], bool] | None
 
 
 class Pattern:
@@ -45,12 +52,37 @@ class Pattern:
         text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
         self.words = words
         tree: Any = parser.parse(text, flags)
-        self.tree: list[Node] = list(tree)
         self.flags: int = tree.state.flags | flags
+        self.tree = self._read(tree)
         self.steps = 0
         self.text = ""
         self.groups: dict[int, str] = {}
-        self._one: dict[int, Callable[[str], bool] | None] = {}
+
+    def _read(self, tree: Any) -> list[Node]:
+        """Return the nodes of a syntax tree of ``re``, with lists of nodes inside: ``re`` copies on each access."""
+        found = []
+        for kind, given in tree:
+            op = str(kind)
+            # The same few characters are tested again and again.
+            single = op in ("LITERAL", "NOT_LITERAL", "ANY", "IN")
+            found.append(
+                Node(op, self._arguments(op, given), functools.cache(self._test(op, given)) if single else None)
+            )
+        return found
+
+    def _arguments(self, op: str, given: Any) -> Any:
+        if op.endswith("REPEAT"):
+            return given[0], given[1], self._read(given[2])
+        if op == "SUBPATTERN":
+            return given[0], self._read(given[3])
+        if op == "ATOMIC_GROUP":
+            return self._read(given)
+        if op == "BRANCH":
+            return [self._read(branch) for branch in given[1]]
+        if op in ("ASSERT", "ASSERT_NOT"):
+            # A lookbehind covers exactly its width.
+            return 0 if given[0] > 0 else given[1].getwidth()[0], self._read(given[1])
+        return str(given) if op == "AT" else given
 
     # Matching.
 
@@ -78,10 +110,9 @@ class Pattern:
 
     def _sequence(self, nodes: list[Node], index: int, at: int) -> Way:
         while index < len(nodes):
-            op, given = nodes[index]
-            test = self._single(nodes[index])
+            op, given, test = nodes[index]
             if test is None:
-                for end in self._one_of(str(op), given, at):
+                for end in self._one_of(op, given, at):
                     yield from self._sequence(nodes, index + 1, end)
                 return
             self.steps += 1
@@ -96,23 +127,26 @@ class Pattern:
             raise TooMany
         if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
             least, most, body = given
-            ways = self._repeated(op, least, self._end(least, most, list(body)), list(body), at)
+            ways = self._repeated(op, least, self._end(least, most, body), body, at)
             yield from ways if op != "POSSESSIVE_REPEAT" else _first(ways)
         elif op == "SUBPATTERN":
-            for end in self._sequence(list(given[3]), 0, at):
+            for end in self._sequence(given[1], 0, at):
                 if given[0] is not None:
                     self.groups[given[0]] = self.text[at:end]
                 yield end
         elif op == "ATOMIC_GROUP":
-            yield from _first(self._sequence(list(given), 0, at))
+            yield from _first(self._sequence(given, 0, at))
         elif op == "BRANCH":
-            for branch in given[1]:
-                yield from self._sequence(list(branch), 0, at)
+            for branch in given:
+                yield from self._sequence(branch, 0, at)
         elif op in ("ASSERT", "ASSERT_NOT"):
-            if (next(self._sequence(list(given[1]), 0, self._before(given, at)), None) is not None) == (op == "ASSERT"):
+            width, body = given
+            # Before the start of the text, no match is possible.
+            start = at - width if at >= width else len(self.text) + 1
+            if (next(self._sequence(body, 0, start), None) is not None) == (op == "ASSERT"):
                 yield at
         elif op == "AT":
-            if self._is_at(str(given), at):
+            if self._is_at(given, at):
                 yield at
         elif op == "GROUPREF":
             if self.text.startswith(self.groups.get(given, "\0"), at):
@@ -120,19 +154,14 @@ class Pattern:
         else:
             raise NotImplementedError(op)
 
-    def _before(self, given: Any, at: int) -> int:
-        direction, body = given
-        # A lookbehind covers exactly its width. Before the start of the text, no match is possible.
-        return at if direction > 0 else at - body.getwidth()[0] if at >= body.getwidth()[0] else len(self.text) + 1
-
     def _end(self, least: int, most: int, body: list[Node]) -> int:
-        test = self._single(body[0])
+        test = body[0].test
         if most is parser.MAXREPEAT and not (self.words and test is not None and not test(" ")):
             return int(most)
         return max(least, min(int(most), END))
 
     def _repeated(self, op: str, least: int, most: int, body: list[Node], at: int) -> Way:
-        test = self._single(body[0]) if len(body) == 1 else None
+        test = body[0].test if len(body) == 1 else None
         if test is None:
             yield from self._repeated_group(op, least, most, body, at, 0)
             return
@@ -176,17 +205,6 @@ class Pattern:
 
     # Single characters.
 
-    def _single(self, node: Node) -> Callable[[str], bool] | None:
-        """Return a predicate for one character if the node matches a single character, else None."""
-        try:
-            return self._one[id(node)]
-        except KeyError:
-            op, given = str(node[0]), node[1]
-            single = op in ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-            # The same few characters are tested again and again.
-            made = self._one[id(node)] = functools.cache(self._test(op, given)) if single else None
-            return made
-
     def _test(self, op: str, given: Any) -> Callable[[str], bool]:
         if op == "ANY":
             return lambda c: c != "\n" or bool(self.flags & re.DOTALL)
@@ -220,7 +238,7 @@ class Pattern:
         also repeats the prefix.
         """
         letters = list(dict.fromkeys([*_named(self.tree), *ALPHABET]))
-        tests = [test for test in map(self._single, _nodes(self.tree)) if test is not None]
+        tests = [node.test for node in _nodes(self.tree) if node.test is not None]
         # Characters that match most parts of the pattern come first: another part can continue at each of them.
         letters.sort(key=lambda letter: -sum(test(letter) for test in tests))
         for lead, body in _repeats(self.tree, []):
@@ -237,17 +255,16 @@ class Pattern:
         """Return some of the shortest texts that nodes match."""
         found = [""]
         for node in nodes:
-            op, given = str(node[0]), node[1]
-            test = self._single(node)
+            op, given, test = node
             if test is not None:
                 more = [letter for letter in letters if test(letter)][:4]
             elif op.endswith("REPEAT"):
-                more = ["", *self._sample(list(given[2]), letters)] if given[0] == 0 else []
-                more += [each * given[0] for each in self._sample(list(given[2]), letters)] if given[0] else []
+                more = ["", *self._sample(given[2], letters)] if given[0] == 0 else []
+                more += [each * given[0] for each in self._sample(given[2], letters)] if given[0] else []
             elif op in ("SUBPATTERN", "ATOMIC_GROUP"):
                 more = self._sample(_children(node)[0], letters)
             elif op == "BRANCH":
-                more = [text for branch in given[1] for text in self._sample(list(branch), letters)[:2]]
+                more = [text for branch in given for text in self._sample(branch, letters)[:2]]
             else:
                 more = [""]
             found = [text + each for text in found[:4] for each in (more or [""])[:6]]
@@ -266,14 +283,13 @@ def _in_category(name: str, c: str) -> bool:
 
 def _children(node: Node) -> list[list[Node]]:
     """Return the node sequences inside a node, except lookarounds."""
-    op, given = str(node[0]), node[1]
-    if op.endswith("REPEAT"):
-        return [list(given[2])]
-    if op == "SUBPATTERN":
-        return [list(given[3])]
-    if op == "ATOMIC_GROUP":
-        return [list(given)]
-    return [list(branch) for branch in given[1]] if op == "BRANCH" else []
+    if node.op.endswith("REPEAT"):
+        return [node.given[2]]
+    if node.op == "SUBPATTERN":
+        return [node.given[1]]
+    if node.op == "ATOMIC_GROUP":
+        return [node.given]
+    return list(node.given) if node.op == "BRANCH" else []
 
 
 def _nodes(nodes: list[Node]) -> Iterator[Node]:
@@ -284,14 +300,14 @@ def _nodes(nodes: list[Node]) -> Iterator[Node]:
 
 
 def _named(nodes: list[Node]) -> list[str]:
-    return [chr(given) for op, given in _nodes(nodes) if str(op) == "LITERAL"]
+    return [chr(node.given) for node in _nodes(nodes) if node.op == "LITERAL"]
 
 
 def _repeats(nodes: list[Node], lead: list[Node]) -> Iterator[tuple[list[Node], list[Node]]]:
     """Yield the prefix and the body of each unbounded repetition."""
     for index, node in enumerate(nodes):
         here = lead + nodes[:index]
-        if str(node[0]).endswith("REPEAT") and node[1][1] is parser.MAXREPEAT:
-            yield here, list(node[1][2])
+        if node.op.endswith("REPEAT") and node.given[1] is parser.MAXREPEAT:
+            yield here, node.given[2]
         for inner in _children(node):
             yield from _repeats(inner, here)

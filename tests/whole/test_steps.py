@@ -136,7 +136,7 @@ def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False)
     counted = Pattern(pattern, flags, words=words)
     steps = counted.matched if fixed else counted.searched
     worst = (0.0, "")
-    for start, pump, end in counted.inputs():
+    for start, pump, end in dict.fromkeys(counted.inputs()):
         try:
             least, middle, most = (steps(start + pump * times + end) for times in (12, 24, 48))
         except TooMany:

@@ -14,7 +14,7 @@ from ...protocol.finding import TraceStep
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, find_access_path
 from ..record.recorder import Recorder
-from ..record.source import SiteText, text_at
+from ..record.source import Role, SiteText, text_at
 from ..record.tracked import TrackedOptimizer
 from .explanation import Explanation, RaisedError
 from .frames import scope_at
@@ -72,8 +72,8 @@ def explain_other_object(raised: RaisedError, recorder: Recorder) -> list[Explan
     given = scaler_frames[0].python_frame.f_locals.get("optimizer")
     names: dict[str, object] = {
         "call": SiteText(raised.site),
-        "given": SiteText(raised.site, "argument", "optimizer"),
-        "scaler": SiteText(raised.site, "receiver"),
+        "given": SiteText(raised.site, Role.ARGUMENT, "optimizer"),
+        "scaler": SiteText(raised.site, Role.RECEIVER),
     }
     if isinstance(getattr(given, "__self__", None), torch.optim.Optimizer):
         names["optimizer"] = str(names["given"]).rpartition(".")[0]
@@ -243,7 +243,7 @@ def explain_missing_graph(raised: RaisedError, recorder: Recorder) -> list[Expla
     """Explain a backward pass from a loss without a graph."""
     names: dict[str, object] = {
         "call": SiteText(raised.site),
-        "loss": SiteText(raised.site, "inner argument", "outputs"),
+        "loss": SiteText(raised.site, Role.INNER_ARGUMENT, "outputs"),
     }
     user = raised.user_frame
     node = user.find_operation()
@@ -262,7 +262,7 @@ def explain_missing_graph(raised: RaisedError, recorder: Recorder) -> list[Expla
 
 def explain_empty_update(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
     """Explain a scaler's update without an unscaled or stepped optimizer before."""
-    names: dict[str, object] = {"call": SiteText(raised.site), "scaler": SiteText(raised.site, "receiver")}
+    names: dict[str, object] = {"call": SiteText(raised.site), "scaler": SiteText(raised.site, Role.RECEIVER)}
     events = recorder.recording.run_checker
     final_step = TraceStep(raised.site, "the scaler is updated, and nothing was unscaled")
     trace: list[TraceStep] = [final_step]

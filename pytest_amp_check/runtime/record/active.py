@@ -40,8 +40,6 @@ class _ThreadState(threading.local):
     recorders: tuple[Any, ...] = ()
     #: True if several tasks have begun recordings.
     has_several_tasks: bool = False
-    #: True while torch clears gradients.
-    is_clearing: bool = False
     #: True while a module runs.
     in_module: bool = False
 

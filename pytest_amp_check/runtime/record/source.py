@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 from typing import NamedTuple
 
 import torch
@@ -27,18 +28,35 @@ _OF_OPTIMIZERS = frozenset({"step", "zero_grad"})
 _SCALE_VALUE = re.compile(r"(?<!init)_scale\b|\bscale\b(?!\s*\()")
 
 
-class SiteText:
-    """The source text of the call at a location, or of a part of the call. The source is only read on demand.
+class Role(Enum):
+    """A part of the call at a location."""
 
-    ``role`` is ``call`` (the called function), ``receiver`` (the object of the method, or the target of ``+=``),
-    ``optimizer`` (the object whose ``step`` or ``zero_grad`` is called),
-    ``argument`` (the first argument, or the argument named ``keyword``), ``inner argument`` or ``inner receiver`` (the
-    same parts of the call whose result runs backward).
+    #: The called function, or the whole ``+=``.
+    CALL = auto()
+    #: The object of the method, or the target of ``+=``.
+    RECEIVER = auto()
+    #: The object whose ``step`` or ``zero_grad`` is called.
+    OPTIMIZER = auto()
+    #: The first argument, or the argument with a given name.
+    ARGUMENT = auto()
+    #: The same parts of the call whose result runs backward.
+    INNER_RECEIVER = auto()
+    INNER_ARGUMENT = auto()
+
+
+#: The parts of the call whose result runs backward.
+_INNER = {Role.INNER_RECEIVER: Role.RECEIVER, Role.INNER_ARGUMENT: Role.ARGUMENT}
+
+
+class SiteText:
+    """The source text of a part of the call at a location. The source is only read on demand.
+
+    ``keyword`` is the name of an argument.
     """
 
     __slots__ = ("keyword", "role", "site")
 
-    def __init__(self, site: Site, role: str = "call", keyword: str = "") -> None:
+    def __init__(self, site: Site, role: Role = Role.CALL, keyword: str = "") -> None:
         self.site = site
         self.role = role
         self.keyword = keyword
@@ -46,27 +64,26 @@ class SiteText:
     def __str__(self) -> str:
         call = _parse_site(self.site)
         if isinstance(call, ast.AugAssign):
-            part = {"call": call, "receiver": call.target}.get(self.role)
-            return "" if part is None else str(SourceText(part))
+            return str(SourceText(call.target if self.role is Role.RECEIVER else call))
         if not isinstance(call, ast.Call):
             return ""
-        if self.role.startswith("inner "):
+        if self.role in _INNER:
             # CPython 3.11 and later locate a method call at the line of the method's name, without the lines above.
             is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
             inner = None if is_cut else _backward_root(call)
             if not isinstance(inner, ast.Call):
-                return str(SourceText(inner)) if inner is not None and self.role == "inner argument" else ""
-            return str(_text_of_role(inner, self.role.removeprefix("inner "), self.keyword) or "")
+                return str(SourceText(inner)) if inner is not None and self.role is Role.INNER_ARGUMENT else ""
+            return str(_text_of_role(inner, _INNER[self.role], self.keyword) or "")
         return str(_text_of_role(call, self.role, self.keyword) or "")
 
 
-def text_of_optimizer(site: Site, role: str, keyword: str = "") -> SiteText:
+def text_of_optimizer(site: Site, role: Role, keyword: str = "") -> SiteText:
     """Return the text of the optimizer at the location where it is used.
 
     The names in a library's code are unknown to the user, who may have called the same method of the library.
     """
     own_site = innermost_user_site(site)
-    return SiteText(site, role, keyword) if own_site is site else SiteText(own_site, "optimizer")
+    return SiteText(site, role, keyword) if own_site is site else SiteText(own_site, Role.OPTIMIZER)
 
 
 def _backward_root(call: ast.Call) -> ast.expr | None:
@@ -81,13 +98,14 @@ def _backward_root(call: ast.Call) -> ast.expr | None:
     return argument.elts[0] if isinstance(argument, (ast.List, ast.Tuple)) and len(argument.elts) == 1 else argument
 
 
-def _text_of_role(call: ast.Call, role: str, keyword: str) -> SourceText | None:
-    if role == "call":
+def _text_of_role(call: ast.Call, role: Role, keyword: str) -> SourceText | None:
+    if role is Role.CALL:
         return SourceText(call.func)
-    if role == "optimizer" and not (isinstance(call.func, ast.Attribute) and call.func.attr in _OF_OPTIMIZERS):
-        return None
-    if role in ("receiver", "optimizer"):
-        return SourceText(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if role is not Role.ARGUMENT:
+        method = call.func if isinstance(call.func, ast.Attribute) else None
+        if method is None or (role is Role.OPTIMIZER and method.attr not in _OF_OPTIMIZERS):
+            return None
+        return SourceText(method.value)
     if call.args:
         return SourceText(call.args[0])
     keyword_value = next((k.value for k in call.keywords if k.arg == keyword), None)

@@ -17,7 +17,7 @@ from ..recording import Recording
 from ..regions import in_float8
 from ..scaled_losses import ScaledLosses
 from ..sharding import policy_low_dtypes
-from ..source import SiteText
+from ..source import Role, SiteText
 from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -212,7 +212,7 @@ def _mixes(tracked: TrackedOptimizer, event: Backward) -> bool:
 
 def _backward_names(site: Site) -> dict[str, object]:
     return {
-        "loss": SiteText(site, "inner argument", "outputs"),
-        "scaler": SiteText(site, "inner receiver"),
+        "loss": SiteText(site, Role.INNER_ARGUMENT, "outputs"),
+        "scaler": SiteText(site, Role.INNER_RECEIVER),
         "call": SiteText(site),
     }

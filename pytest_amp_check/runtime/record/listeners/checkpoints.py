@@ -8,7 +8,7 @@ from ....protocol import events as e
 from ....protocol.sites import Site
 from ..checkpoint_contents import CheckpointContents, find_contents
 from ..recording import Recording
-from ..source import SiteText
+from ..source import Role, SiteText
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .listener import Listener, listener_method
 
@@ -27,13 +27,13 @@ class CheckpointListener(Listener):
         tracked = self.registry.track_optimizer(optimizer)
         tracked.state_id = id(state)
         tracked.state_site = self.sites.current_site()
-        tracked.name = tracked.name or SiteText(tracked.state_site, "receiver")
+        tracked.name = tracked.name or SiteText(tracked.state_site, Role.RECEIVER)
 
     @listener_method
     def record_optimizer_load(self, optimizer: Any, state: Any) -> None:
         tracked = self.registry.track_optimizer(optimizer)
         site = self.sites.current_site()
-        names = {"optimizer": SiteText(site, "receiver")}
+        names = {"optimizer": SiteText(site, Role.RECEIVER)}
         tracked.load_event = self.recording.emit(
             e.OptimizerLoad(
                 site,
@@ -50,8 +50,8 @@ class CheckpointListener(Listener):
         if scaler.is_enabled():
             site = self.sites.current_site()
             tracked = self.registry.track_scaler(scaler)
-            tracked.name = tracked.name or SiteText(site, "receiver")
-            names = {"scaler": SiteText(site, "receiver")}
+            tracked.name = tracked.name or SiteText(site, Role.RECEIVER)
+            names = {"scaler": SiteText(site, Role.RECEIVER)}
             self.recording.emit(e.ScalerState(site, tracked.tracked_object.key, names=names))
 
     @listener_method

@@ -9,7 +9,7 @@ import torch
 from ....protocol import events as e
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SiteText
+from ..source import Role, SiteText
 from ..sums import LowCounts, RunningAverages, RunningSums, can_observe
 from .listener import Listener, listener_method
 
@@ -29,7 +29,7 @@ class LossListener(Listener):
     def record_loss(self, function: str) -> None:
         if not self.recording.backward_depth:
             site = self.sites.current_site()
-            names = {"call": SiteText(site), "loss": SiteText(site, "argument")}
+            names = {"call": SiteText(site), "loss": SiteText(site, Role.ARGUMENT)}
             self.recording.emit(e.Loss(site, function=function, names=names))
 
     @listener_method
@@ -43,7 +43,7 @@ class LossListener(Listener):
         if id(site) in self._low_loss_site_ids or not self.regions.spans.is_from_closed_region(output):
             return
         self._low_loss_site_ids.add(id(site))
-        names = {"call": SiteText(site), "loss": SiteText(site, "argument", "input")}
+        names = {"call": SiteText(site), "loss": SiteText(site, Role.ARGUMENT, "input")}
         self.recording.emit(e.Loss(site, low_precision=LOW[output.dtype], names=names))
 
     def should_watch_averages(self, tensor: torch.Tensor) -> bool:
@@ -59,7 +59,7 @@ class LossListener(Listener):
         """Record a small change of a low-precision tensor, as in averages."""
         if isinstance(term, torch.Tensor) and self._averages.stands_still(tensor, before, term):
             site = self.sites.current_site()
-            names = {"sum": SiteText(site, "receiver")}
+            names = {"sum": SiteText(site, Role.RECEIVER)}
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, stands=True, names=names))
 
     @listener_method
@@ -71,7 +71,7 @@ class LossListener(Listener):
             and self._sums.record_addition(tensor, term, factor)
         ):
             site = self.sites.current_site()
-            names = {"sum": SiteText(site, "receiver")}
+            names = {"sum": SiteText(site, Role.RECEIVER)}
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, names=names))
 
     @listener_method
@@ -79,5 +79,5 @@ class LossListener(Listener):
         """Record a sum by index in a low-precision tensor."""
         if not self.recording.backward_depth and can_observe(tensor) and self._counts.is_inexact(tensor, source):
             site = self.sites.current_site()
-            names = {"sum": SiteText(site, "receiver")}
+            names = {"sum": SiteText(site, Role.RECEIVER)}
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))

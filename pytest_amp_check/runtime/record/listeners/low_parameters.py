@@ -12,7 +12,7 @@ from ....protocol.events import Event
 from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SiteText, text_at
+from ..source import Role, SiteText, text_at
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 
@@ -42,7 +42,7 @@ class LowPrecisionListener(Listener):
     @listener_method
     def record_module_cast(self, module: torch.nn.Module, dtype: str) -> None:
         site = self.sites.current_site()
-        names: dict[str, object] = {"module": SiteText(site, "receiver"), "call": SiteText(site)}
+        names: dict[str, object] = {"module": SiteText(site, Role.RECEIVER), "call": SiteText(site)}
         self._note_params(module.parameters(), self._make_event(site, dtype, "cast", names))
 
     @listener_method

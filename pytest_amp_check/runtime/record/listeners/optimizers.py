@@ -13,6 +13,7 @@ from ....protocol.sites import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
 from ..source import (
+    Role,
     SiteText,
     find_window_predicate,
     has_calling_condition,
@@ -88,7 +89,7 @@ class OptimizerListener(Listener):
         site = self.sites.current_site()
         if not self.recording.backward_depth:
             self._gradients.check_gradients(tracked)
-        tracked.name = self.stepped_by_disabled_scaler or text_of_optimizer(site, "receiver")
+        tracked.name = self.stepped_by_disabled_scaler or text_of_optimizer(site, Role.RECEIVER)
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
         self._recomputation.report_cuts(tracked)

@@ -11,7 +11,7 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ..recording import Recording, plain_argument
 from ..sites import calling_framework
-from ..source import SiteText
+from ..source import Role, SiteText
 from .listener import Listener, listener_method
 
 
@@ -73,7 +73,7 @@ class ScalerConstructionListener(Listener):
 
     def _make_use_event(self, *, disabled_itself: bool) -> e.ScalerNew:
         site = self.sites.current_site()
-        names = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
+        names = {"call": SiteText(site), "scaler": SiteText(site, Role.RECEIVER)}
         return e.ScalerNew(site, None, callable="", arguments={}, disabled_itself=disabled_itself, names=names)
 
     def report_float16(self) -> None:

@@ -15,7 +15,7 @@ from ..deferred_values import ONE, DeferredNumber, FoundInf
 from ..graph import dense_values
 from ..recording import Recording
 from ..sharding import unsynchronized_reason
-from ..source import SiteText, is_expected_to_raise, text_of_optimizer
+from ..source import Role, SiteText, is_expected_to_raise, text_of_optimizer
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .derivatives import DerivativeListener
 from .followers import StepFollowersListener
@@ -83,7 +83,9 @@ class ScalerListener(Listener):
     @listener_method
     def before_step(self, scaler: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not scaler.is_enabled():
-            self._optimizers.stepped_by_disabled_scaler = SiteText(self.sites.current_site(), "argument", "optimizer")
+            self._optimizers.stepped_by_disabled_scaler = SiteText(
+                self.sites.current_site(), Role.ARGUMENT, "optimizer"
+            )
             return
         self._last_event = None
         if not _is_optimizer(optimizer):
@@ -237,11 +239,11 @@ def _store_skips(update: e.Update, tracked_scaler: TrackedScaler, scale: Deferre
 
 
 def _step_names(site: Site) -> dict[str, SiteText]:
-    return {**_update_names(site), "optimizer": text_of_optimizer(site, "argument", "optimizer")}
+    return {**_update_names(site), "optimizer": text_of_optimizer(site, Role.ARGUMENT, "optimizer")}
 
 
 def _update_names(site: Site) -> dict[str, SiteText]:
-    return {"scaler": SiteText(site, "receiver"), "call": SiteText(site)}
+    return {"scaler": SiteText(site, Role.RECEIVER), "call": SiteText(site)}
 
 
 def _leaves_unscaled(optimizer: Any) -> bool:

@@ -13,7 +13,7 @@ from ..graph import find_tensors
 from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import ContextText, SiteText
+from ..source import ContextText, Role, SiteText
 from ..tracked import TrackedScaler
 from .forwards import ForwardListener
 from .listener import Listener, listener_method
@@ -125,7 +125,7 @@ class ScalingListener(Listener):
 
 def _scale_names(site: Site) -> dict[str, SiteText]:
     return {
-        "scaler": SiteText(site, "receiver"),
+        "scaler": SiteText(site, Role.RECEIVER),
         "call": SiteText(site),
-        "loss": SiteText(site, "argument", "outputs"),
+        "loss": SiteText(site, Role.ARGUMENT, "outputs"),
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ....protocol import events as e
 from ....protocol.sites import Site
 from ..recording import Recording
-from ..source import SiteText, text_of_optimizer
+from ..source import Role, SiteText, text_of_optimizer
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -28,7 +28,7 @@ class ClearingListener(Listener):
         tracked = self.registry.track_optimizer(optimizer)
         site = self.sites.current_site()
         if tracked.name is None:
-            tracked.name = text_of_optimizer(site, "receiver")
+            tracked.name = text_of_optimizer(site, Role.RECEIVER)
         self._record_clear([tracked], site, self.recording.query_source(site, _clear_names))
 
     @listener_method
@@ -67,4 +67,4 @@ class ClearingListener(Listener):
 
 
 def _clear_names(site: Site) -> dict[str, object]:
-    return {"optimizer": text_of_optimizer(site, "receiver"), "call": SiteText(site)}
+    return {"optimizer": text_of_optimizer(site, Role.RECEIVER), "call": SiteText(site)}

@@ -20,7 +20,7 @@ def patches() -> list[Patch]:
     optimizer = torch.optim.Optimizer
     return [
         Patch(optimizer, "__init__", on_return=_notify_construction),
-        Patch(optimizer, "zero_grad", make_wrapper=_wrap_zero_grad),
+        Patch(optimizer, "zero_grad", on_return=_notify_clear, may_be_compiled=True),
         Patch(optimizer, "add_param_group", on_return=_notify_params_change),
         Patch(optimizer, "state_dict", on_return=_notify_state_dict),
         Patch(optimizer, "load_state_dict", on_return=_notify_load),
@@ -90,23 +90,8 @@ def _notify_construction(recorder: Recorder, result: object, optimizer: Any, *ar
     recorder.optimizers.record_construction(optimizer)
 
 
-def _wrap_zero_grad(original: Any) -> Any:
-    """Wrap ``zero_grad`` so that torch's assignments to gradients inside it are ignored."""
-
-    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorders: tuple[Recorder, ...] = THREAD.active_recorders
-        if not recorders or torch.compiler.is_compiling():
-            return original(optimizer, *args, **kwargs)
-        THREAD.is_clearing = True
-        try:
-            result = original(optimizer, *args, **kwargs)
-        finally:
-            THREAD.is_clearing = False
-        for recorder in recorders:
-            recorder.clearing_listener.record_optimizer_clear(optimizer)
-        return result
-
-    return zero_grad
+def _notify_clear(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.clearing_listener.record_optimizer_clear(optimizer)
 
 
 def _notify_params_change(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:

@@ -255,11 +255,11 @@ def _patch_grad(original: Any) -> Any:
     assign = original.__set__
 
     def set_grad(self: Any, value: Any) -> None:
-        if not THREAD.is_clearing:
-            recorders: tuple[Recorder, ...] = THREAD.active_recorders
-            if recorders and not is_called_by_torch():
-                for recorder in recorders:
-                    recorder.gradients.record_assignment(self, value)
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
+        # For example ``zero_grad``, which has a patch of its own.
+        if recorders and not is_called_by_torch():
+            for recorder in recorders:
+                recorder.gradients.record_assignment(self, value)
         assign(self, value)
 
     # Tensors have the same slot under two names. Reading the other name is twice as fast as calling the covered slot,
