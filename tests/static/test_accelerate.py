@@ -44,7 +44,9 @@ def found(body: str, steps: str) -> list[tuple[str, int]]:
     """Return label and line of each finding. Lines count from 1 in the body."""
     program = PROGRAM.format(steps=steps)
     findings = check_source(program + indent(body, " " * 8))
-    return [(finding.label, finding.line - program.count("\n")) for finding in findings]
+    # Most of these loops begin no window, which test_accelerate_windows.py asserts.
+    told = [finding for finding in findings if finding.label != "window:unused"]
+    return [(finding.label, finding.line - program.count("\n")) for finding in told]
 
 
 @pytest.mark.parametrize("steps", ["1", "4", "args.steps"])

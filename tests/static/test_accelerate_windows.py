@@ -31,6 +31,14 @@ EACH = "accelerator.backward(model(x).mean())\n        optimizer.step()\n       
     [
         ("gradient_accumulation_steps=4", EACH, True),
         ("gradient_accumulation_steps=args.steps", EACH, True),
+        # Where nothing counts micro-batches, no clip is within a window.
+        (
+            "gradient_accumulation_steps=args.steps",
+            EACH.replace(
+                "optimizer.step", "accelerator.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step"
+            ),
+            True,
+        ),
         ("gradient_accumulation_steps=1", EACH, False),
         ("", EACH, False),
         ("gradient_accumulation_plugin=plugin", EACH, False),

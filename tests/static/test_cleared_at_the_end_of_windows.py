@@ -98,7 +98,7 @@ def test_a_clear_before_the_region_acts_after_the_end_of_a_window(made: str) -> 
         with_accelerate(first="pass", last="optimizer.zero_grad()"),
         with_accelerate(made="gradient_accumulation_steps=1"),
         with_accelerate(made=""),
-        with_accelerate(around="accelerator.autocast()"),
+        with_accelerate(made="gradient_accumulation_steps=1", around="accelerator.autocast()"),
     ],
 )
 def test_a_clear_after_the_step_or_without_a_window_loses_nothing(right: str) -> None:

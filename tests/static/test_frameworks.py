@@ -373,9 +373,6 @@ WRONG["accelerate, a clip in each micro-batch"] = CLIPPED_IN_WINDOWS.format(
 RIGHT["accelerate, a clip in each batch where windows are of one"] = CLIPPED_IN_WINDOWS.format(
     steps="1", within="accelerator.accumulate(model)", mark=""
 )
-RIGHT["accelerate, a clip in each batch where nothing counts windows"] = CLIPPED_IN_WINDOWS.format(
-    steps="args.steps", within="torch.profiler.record_function('batch')", mark=""
-)
 WRONG["accelerate, a window that the Accelerator was not told of"] = """\
 import torch.nn.functional as F
 from accelerate import Accelerator
