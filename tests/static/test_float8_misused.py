@@ -89,3 +89,9 @@ def test_weights_are_cast_after_each_step(calls: str, told: bool) -> None:
     assert found(body) == ([(2, "float8:old-weights", False)] if told else [])
     # Nothing is trained.
     assert found(f"for i, x in enumerate(loader):\n    {calls}") == []
+
+
+def test_a_test_compares_formats() -> None:
+    source = f"{HEAD}def test_formats():\n    recipe = MXFP8BlockScaling(fp8_format=Format.HYBRID)\n"
+    assert [f.code for f in check_source(source, "tests/test_recipes.py")] == []
+    assert [f.code for f in check_source(source, "recipes.py")] == ["AMP512"]

@@ -33,6 +33,7 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     DtypeInfo,
     is_low,
+    promote_dtypes,
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
@@ -165,7 +166,9 @@ def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | Non
         check_epsilon(interp, op.first_info, op.other_arguments[0], op.node, divides=False)
     sides = (op.tensor_node or op.node.args[0], op.other_arguments[0])
     made = apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
-    if op.name == "outer" and made.is_low and not made.traits & POSITION_TRAITS and takes_inverse_frequencies(op.node):
+    are_known = bool(promote_dtypes(op.first_info, op.argument_infos[1]))
+    is_rotary = op.name == "outer" and made.is_low and are_known and takes_inverse_frequencies(op.node)
+    if is_rotary and not made.traits & POSITION_TRAITS:
         check_angles(interp, made.with_traits(ANGLES)._replace(trait_node=op.node), op.node)
     return made
 
