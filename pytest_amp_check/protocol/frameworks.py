@@ -22,6 +22,8 @@ DEEPSPEED = "deepspeed"
 SAVES = "saves"  # saves the states of the objects in the argument ``to_save``
 SAVER = "saver"  # creates a handler that is called with such objects
 TRAINER = "trainer"  # creates a trainer, with a separate scaler if ``scaler`` is true
+#: Classes of the arguments of transformers' Trainers.
+TRAINER_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 #: Roles of callables in code that trains.
 _TRAINING_ROLES = frozenset({ENGINE, TRAINER, APEX_SCALE})
 

@@ -14,7 +14,7 @@ from ..interpreter.values.definitions import ClassValue
 from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
-from .syntax_queries import find_nodes, last_name, receiver_of
+from .syntax_queries import find_nodes, iterate_scopes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
 _WIDENS = frozenset(("float", "double"))
@@ -27,7 +27,6 @@ _DECAYS = frozenset(("mul_", "lerp_"))
 
 #: Number of calls that lead from a variable to the update of its average.
 CALLS = 2
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 #: Methods that give the weights of a module, or another view of weights.
 _VIEWS = frozenset(
@@ -46,7 +45,7 @@ def _report_low_averages(interp: Interpreter) -> None:
             if _is_averaged(cls, name):
                 _emit_low_average(interp, cast, dtype)
     seen: set[ast.AST] = set()
-    for nodes in _scopes(module):
+    for nodes in iterate_scopes(module):
         for name, cast, dtype in _low_variables(interp, nodes):
             # The nodes of a function are also those of the function around it.
             if cast not in seen and _averages_variable(nodes, name, module, CALLS):
@@ -60,7 +59,7 @@ def _report_averages_cast_by_callers(interp: Interpreter) -> None:
     if module.identifiers.isdisjoint(_LOW_NAMES):
         return
     seen: set[ast.AST] = set()
-    for nodes in _scopes(module):
+    for nodes in iterate_scopes(module):
         low = _low_dtype_names(interp, nodes)
         for call in nodes:
             if not isinstance(call, ast.Call) or call in seen:
@@ -140,14 +139,6 @@ def _emit_low_average(interp: Interpreter, cast: ast.Call, dtype: str) -> None:
     event = e.LowSum(interp.site_of(cast), average=True, names={"sum": SourceText(cast)})
     event.dtype = dtype
     interp.emit_at(event)
-
-
-def _scopes(module: Module) -> Iterator[list[ast.AST]]:
-    """Yield the nodes of each function, and of the statements outside of functions and classes."""
-    outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
-    yield [node for statement in outside for node in walk(statement)]
-    for function in module.functions.values():
-        yield function.nodes
 
 
 def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call, str]]:

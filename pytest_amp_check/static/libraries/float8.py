@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.source_text import SourceText, access_text
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..project.module import Module
-from ..project.syntax import walk
-from .syntax_queries import constant_of_node, find_nodes, first_argument, keywords_of, last_name, receiver_of
+from .syntax_queries import (
+    constant_of_node,
+    find_nodes,
+    first_argument,
+    iterate_scopes,
+    keywords_of,
+    last_name,
+    receiver_of,
+)
 
 _CONVERTS = "convert_to_float8_training"
 _COMPUTES_SCALES = "precompute_float8_dynamic_scale_for_fsdp"
 _MXFP8, _HYBRID = "MXFP8BlockScaling", "HYBRID"
 _FIRST = "is_first_microbatch"
 _OPTIMIZER_NAME = re.compile(r"optim|^opts?$|_opts?$|^opt_", re.IGNORECASE)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -28,10 +32,10 @@ def _report_misused_float8(interp: Interpreter) -> None:
     module = interp.module
     names = module.identifiers
     if _CONVERTS in names:
-        for nodes in _scopes(module):
+        for nodes in iterate_scopes(module):
             _check_conversions(interp, [node for node in nodes if isinstance(node, ast.Call)])
     if _COMPUTES_SCALES in names:
-        for nodes in _scopes(module):
+        for nodes in iterate_scopes(module):
             _check_order_of_scales(interp, nodes)
     calls = find_nodes(module.tree, ast.Call) if _MXFP8 in names or _FIRST in module.text else []
     for call in calls:
@@ -43,14 +47,6 @@ def _report_misused_float8(interp: Interpreter) -> None:
         ):
             _emit(interp, call, "format", {"call": SourceText(call.func)})
     _check_first_microbatches(interp, calls)
-
-
-def _scopes(module: Module) -> Iterable[list[ast.AST]]:
-    """Yield the nodes of each function, and of the statements outside of functions and classes."""
-    outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
-    yield [node for statement in outside for node in walk(statement)]
-    for function in module.functions.values():
-        yield function.nodes
 
 
 def _check_conversions(interp: Interpreter, calls: list[ast.Call]) -> None:

@@ -27,7 +27,6 @@ _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
 _GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
 #: Heap key of torch itself, and the name of the attribute with the default dtype.
 _OF_TORCH, _DEFAULT = -1, "default dtype"
-_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 
 
 def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
@@ -227,7 +226,7 @@ def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
 def _find_trainer_arguments(interp: Interpreter) -> list[dict[str | None, ast.expr]]:
     """Return the keyword arguments of all ``TrainingArguments`` calls in the file."""
     calls = find_nodes(interp.state.frame.module.tree, ast.Call)
-    return [keywords_of(call) for call in calls if last_name(call.func) in _ARGUMENTS]
+    return [keywords_of(call) for call in calls if last_name(call.func) in frameworks.TRAINER_ARGUMENTS]
 
 
 def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:

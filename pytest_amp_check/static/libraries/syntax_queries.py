@@ -10,7 +10,10 @@ from ..project.syntax import walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TypeVar
+
+    from ..project.module import Module
 
     Kind = TypeVar("Kind", bound=ast.AST)
 
@@ -18,6 +21,17 @@ if TYPE_CHECKING:
 def find_nodes(node: ast.AST, kind: type[Kind]) -> list[Kind]:
     """Return all nodes of a type in a tree, including the root."""
     return [part for part in walk(node) if isinstance(part, kind)]
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def iterate_scopes(module: Module) -> Iterator[list[ast.AST]]:
+    """Yield the nodes of each function, and of the statements outside of functions and classes."""
+    outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
+    yield [node for statement in outside for node in walk(statement)]
+    for function in module.functions.values():
+        yield function.nodes
 
 
 def is_conditional_in_loop(tree: ast.AST, node: ast.AST) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
+from ...protocol.frameworks import TRAINER_ARGUMENTS
 from ...protocol.source_text import SourceText
 from ..interpreter.classes import base_value, lineage_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -17,8 +18,6 @@ from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of
 WINDOW_ITEMS = "num_items_in_batch"
 #: The number of micro-batches of the window, and the attribute by which a class makes the Trainer divide.
 _STEPS, _DIVIDES = "gradient_accumulation_steps", "model_accepts_loss_kwargs"
-#: Classes of arguments in which the number of micro-batches is 1 unless it is given.
-_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 #: Trainers of trl that leave the division to the model, as their base class does. The others make the Trainer divide.
 _TRL_TRAINERS = frozenset(("SFTTrainer", "GKDTrainer", "PRMTrainer"))
 #: The loss function that a user may pass to the Trainer.
@@ -66,7 +65,7 @@ def _has_windows_of_one(interp: Interpreter, cls: Class) -> bool:
             assigned = [value for target, value in pairs if last_name(target) == settings.id]
             settings = assigned[0] if len(assigned) == 1 else None
         # A subclass of the arguments may have another default.
-        if settings is None or last_name(callee_of(settings)) not in _ARGUMENTS:
+        if settings is None or last_name(callee_of(settings)) not in TRAINER_ARGUMENTS:
             return False
         keywords = keywords_of(settings)
         if None in keywords:

@@ -81,10 +81,14 @@ FRAGILE_NAMES = frozenset(
     "index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
 
-#: Functions and classes that compute log-probabilities, in the dtype of the logits where no region is active.
-_LOG_PROBABILITIES = frozenset(
-    "cross_entropy CrossEntropyLoss nll_loss NLLLoss kl_div KLDivLoss binary_cross_entropy_with_logits "
-    "BCEWithLogitsLoss log_softmax LogSoftmax logsigmoid LogSigmoid logsumexp".split()
+#: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small
+#: differences, such as ``mse_loss``, loses less.
+LOSSES_OF_LOGITS = frozenset(
+    "cross_entropy nll_loss kl_div binary_cross_entropy_with_logits log_softmax logsigmoid logsumexp".split()
+)
+#: These functions, and modules that call them.
+_LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
+    "CrossEntropyLoss NLLLoss KLDivLoss BCEWithLogitsLoss LogSoftmax LogSigmoid".split()
 )
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.

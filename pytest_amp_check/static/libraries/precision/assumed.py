@@ -12,9 +12,9 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Frame
 from ...project.float32_logits import has_float32_log_probabilities
 from ...project.module import Function
+from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..losses import FILLS
-from .fragile import LOSSES_OF_LOGITS
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor"))

@@ -20,6 +20,7 @@ from ...interpreter.dtypes import (
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
+from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
 from ..syntax_queries import last_name
@@ -107,13 +108,6 @@ def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:
         if _EXACT < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1)):
             names = {"call": SourceText(node)}
             emit_once(interp, e.LowPositions, node, fact, how="scaled", names=names)
-
-
-#: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small
-#: differences, such as ``mse_loss``, loses less.
-LOSSES_OF_LOGITS = frozenset(
-    "cross_entropy nll_loss kl_div binary_cross_entropy_with_logits log_softmax logsigmoid logsumexp".split()
-)
 
 
 def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) -> None:
