@@ -232,8 +232,8 @@ _add_moves(
 _add_moves(STEPPED, step="spent plain-step@stepped")
 _add_moves(
     SPENT,
-    backward_scaled=SCALED,
-    backward_raw=RAW,
+    backward_scaled="scaled backward@stale",
+    backward_raw="raw backward@stale",
     maybe_scaled=FED,
     maybe_raw=EXPOSED,
     unscale=UNSCALED,

@@ -51,6 +51,7 @@ class GraphSummary(Checker):
         established = {
             x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.establishes_optimizer
         }
+        established.update(x.object for x in events if isinstance(x, e.Step) and self._is_called_optimizer(x.object))
         for event in events:
             if isinstance(event, e.ZeroGrad):
                 established.update(event.owners or ())
@@ -108,6 +109,10 @@ class GraphSummary(Checker):
         self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
         #: True if a loss is scaled unevenly on any path.
         self.has_uneven_scale = any(map(_is_scaled_unevenly, events))
+
+    def _is_called_optimizer(self, key: int | None) -> bool:
+        """Return True if an object that is stepped has the name of an optimizer, not that of a scheduler."""
+        return key is not None and "optim" in self.program.objects[key].name.rpartition(".")[2].lower()
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
         """Return the only stepped optimizer, or the optimizers that constant predicates make mutually exclusive."""

@@ -439,20 +439,90 @@ def test_a_private_method_whose_callers_convert_its_argument_gets_no_low_precisi
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "lines"),
     [
-        ("t = torch.arange(8) if len(x) else x; return torch.einsum('i,j->ij', t, self.inv_freq)", True),
-        ("return torch.outer(x, self.inv_freq)", True),
-        ("return x[:, None] @ self.inv_freq[None]", True),
-        ("return torch.outer(x.float(), self.inv_freq.float())", False),
+        ("t = torch.arange(8) if len(x) else x; return torch.einsum('i,j->ij', t, self.inv_freq)", [7]),
+        ("return torch.outer(x, self.inv_freq)", [7]),
+        ("return x[:, None] @ self.inv_freq[None]", [7]),
+        # A cast of the model has rounded the buffer in line 4.
+        ("return torch.outer(position_ids.float(), self.inv_freq.float())", [4]),
+        ("return torch.outer(torch.arange(len(x)).float(), self.inv_freq)", [4]),
+        ("return position_ids[:, None] * self.inv_freq.float()", [4]),
+        ("return torch.outer(position_ids.float(), 10000 ** -(torch.arange(0, len(x), 2).float() / len(x)))", []),
         # A region multiplies float32 matrices in low precision as well.
-        ("return x[:, None].float() @ self.inv_freq.float()[None]", True),
-        ("with torch.autocast('cuda', enabled=False): return x[:, None].float() @ self.inv_freq.float()[None]", False),
-        ("return x @ self.weight", False),
+        ("return x[:, None].float() @ self.inv_freq.float()[None]", [4, 7]),
+        ("with torch.autocast('cuda', enabled=False): return x[:, None].float() @ self.inv_freq.float()[None]", [4]),
+        ("return x @ self.weight", []),
     ],
 )
-def test_a_caller_gives_the_positions_of_a_rotary_embedding(body: str, found: bool) -> None:
-    assert [code for code, _, _ in said(ROTARY.format(body), "bfloat16")] == (["AMP509"] if found else [])
+def test_a_caller_gives_the_positions_of_a_rotary_embedding(body: str, lines: list[int]) -> None:
+    found = said(ROTARY.format(body), "bfloat16")
+    assert [(code, line) for code, line, _ in found] == [("AMP509", line) for line in lines]
+
+
+TURNS = """\
+class Rotary({base}):
+    def __init__(self, dim=32):
+        super().__init__()
+        self.frequencies = 1.0 / 10000 ** (torch.arange(0, dim, 2).float() / dim)
+
+    @torch.no_grad()
+    def forward(self, x, position_ids):
+        inv_freq = self.inv_freq[None, :, None].float().expand(position_ids.shape[0], -1, 1)
+        with torch.autocast(x.device.type, enabled=False):
+            angles = (inv_freq @ position_ids[:, None, :].float()).transpose(1, 2)
+        {statement}
+"""
+
+
+@pytest.mark.parametrize("base", ["nn.Module", "LlamaRotaryEmbedding"])
+@pytest.mark.parametrize(
+    ("statement", "lines"),
+    [
+        ("return angles.to(x.dtype)", [11]),
+        ("return torch.cat((angles, angles), dim=-1).to(dtype=x.dtype)[None]", [11]),
+        ("angles = angles.type_as(x); return angles.cos(), angles.sin()", [11]),
+        ("return (position_ids[:, None] * self.frequencies).to(x)", [11]),
+        ("return angles.cos().to(x.dtype), angles.sin().to(x.dtype)", []),
+        ("return angles", []),
+        ("return (x * self.frequencies).to(x)", []),
+    ],
+)
+def test_angles_are_cast_before_their_sine_and_cosine(base: str, statement: str, lines: list[int]) -> None:
+    body = "from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding\n\n"
+    body += TURNS.format(base=base, statement=statement)
+    assert [(code, line - 2) for code, line, _ in said(body, "bfloat16")] == [("AMP509", line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "found"),
+    [
+        ("torch.arange(0, dim, 2).float().half() / dim", True),
+        ("torch.arange(0, dim, 2, dtype=torch.bfloat16) / dim", True),
+        ("torch.arange(0, dim, 2).half().float() / dim", False),
+        ("torch.arange(0, dim, 2).float() / dim", False),
+        ("torch.arange(0, 64, 2).half() / 64", False),
+    ],
+)
+def test_the_exponent_of_frequencies_is_rounded(exponent: str, found: bool) -> None:
+    body = f"def frequencies(dim, x: torch.Tensor):\n    return 1.0 / 10000 ** ({exponent})\n"
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP509", 2)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("region", "statement", "lines"),
+    [
+        ("enabled=False", "freqs = freqs[-x.shape[1]:].to(x)", [3]),
+        ("enabled=False", "dtype = x.dtype", []),
+        ("enabled=True, dtype=torch.float32", "freqs = freqs[-x.shape[1]:].to(x)", []),
+    ],
+)
+def test_a_disabled_region_casts_no_angles(region: str, statement: str, lines: list[int]) -> None:
+    body = (
+        f"@torch.autocast('cuda', {region})\ndef rotate(freqs, x):\n    {statement}\n"
+        "    return x * freqs.cos() + turn(x) * freqs.sin()\n"
+    )
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == [("AMP509", line) for line in lines]
 
 
 SQUARES = "(x ** 2).sum(1, keepdim=True) + (y * y).sum(1)"

@@ -10,6 +10,113 @@ from trees import found, marks, write
 from pytest_amp_check import check_source
 
 TREES = {
+    "without a scaler, by a function that gets its optimizer": """
+        === train.py
+        import torch
+
+        def wrong(model, loader, optimizer):
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()  # AMP215
+                optimizer.step()
+
+        def right(model, loader, optimizer):
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                optimizer.step()
+                for parameter in model.parameters():
+                    parameter.grad = None
+        """,
+    "without a scaler, once before the loop of another method": """
+        === train.py
+        import torch
+        from factory import build
+
+        class Recipe:
+            def __init__(self, model, config):
+                self.model = model
+                self.optimizers = build(config, model)
+
+            def forward_backward(self, batch):
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = self.model(**batch).loss
+                loss.backward()  # AMP215
+                return loss
+
+            def train_step(self, batch):
+                loss = self.forward_backward(batch)
+                self.optimizers.step()
+                return loss
+
+            def train(self, loader):
+                self.optimizers.zero_grad()
+                for batch in loader:
+                    print(self.train_step(batch))
+        """,
+    "without a scaler, in each of the loops": """
+        === train.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.AdamW(model.parameters())
+
+            def step(self, batch):
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = self.model(**batch).loss
+                loss.backward()
+                self.optimizer.step()
+
+            def train(self, loader):
+                for batch in loader:
+                    self.model.zero_grad()
+                    self.step(batch)
+        """,
+    "a scheduler is stepped, and the optimizer in another file": """
+        === train.py
+        import torch
+
+        def train(model, loader, scheduler, finish):
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                finish(model)
+                scheduler.step()
+        """,
+    "without a scaler, by one of two optimizers of the same model": """
+        === train.py
+        import torch
+
+        def train(model, loader, warm):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            first = torch.optim.Adam(model.parameters())
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                if warm:
+                    first.step()
+                else:
+                    optimizer.step()
+                optimizer.zero_grad()
+        """,
+    "without a scaler, by a test": """
+        === test_state.py
+        import torch
+
+        def test_state(model, batch):
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(3):
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = model(**batch).loss
+                loss.backward()
+                optimizer.step()
+        """,
     "clipped before there are gradients, and after": """
         === train.py
         import torch

@@ -360,7 +360,10 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
         [],
     ),
     ({"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)", "step": "scaler.step(opt)"}, []),
-    ({"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)", "clear": "pass"}, []),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)", "clear": "pass"},
+        [("scaler.scale(loss).backward()", "backward@stale")],
+    ),
     (
         {"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)", "step": "scaler.step(opt)"},
         [("scaler.step(opt)", "step@stepped")],

@@ -9,6 +9,7 @@ from .. import events as e
 from ..checker import Checker, EventContext
 from ..events import Event
 from ..rules import LABELS
+from ..sites import Site
 
 
 def apply_transition(
@@ -161,6 +162,8 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     facts = checker.program.objects[key].attributes
     if checker.program.attributes.fragment and not facts.constructed:
         return True  # The code is a fragment of a program.
+    if not checker.has_exact_identity and _may_keep_grads(checker, ctx, i):
+        return True
     zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
     return (
         facts.hooked
@@ -169,6 +172,17 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
         or key in checker.escape_effects[e.CLEARS]
         or _is_alias_cleared(checker, key)
     )
+
+
+def _may_keep_grads(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if source does not show that the gradients of a direct step have to be cleared.
+
+    A test runs steps whatever the gradients are. Two optimizers may have the same parameters, of which one clears.
+    """
+    if not isinstance(checker.find_last_event(ctx.point, (e.ScalerStep, e.Step), i), e.Step):
+        return False
+    in_test = any(map(Site.is_in_test, ctx.event.site.list_frames()))
+    return in_test or bool(checker.zeroed_optimizers - {checker.optimizer_keys[i]})
 
 
 def _is_alias_cleared(checker: Checker, key: int) -> bool:

@@ -44,6 +44,7 @@ class Step(Event):
     predicate_worth = MOVES
     description = "the optimizer is stepped directly"
     has_optimizer = True
+    has_loops = True
     deciding_fields = ("checked",)
 
     #: The program checked the gradients to be finite.

@@ -142,10 +142,13 @@ class RoleCollector:
 
 def _role_of_methods(text: str, names: set[str]) -> str:
     """Return the role of an object with these methods, "optimizer" or "module", or ""."""
+    is_called_optimizer = "optim" in text.rpartition(".")[2].lower()
     if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
+        return "optimizer"
+    if "step" in names and is_called_optimizer:
         return "optimizer"
     if names & {"parameters", "named_parameters", "zero_grad"}:
         return "module"
     # Schedule-free optimizers have the modes of modules.
-    has_modes = {"train", "eval"} <= names and "optim" not in text.rpartition(".")[2].lower()
+    has_modes = {"train", "eval"} <= names and not is_called_optimizer
     return "module" if has_modes else ""

@@ -43,6 +43,7 @@ RULE = Rule(
 raises (`No inf checks were recorded for this optimizer.`). With `set_to_none=False`, or if other parameters still have
 gradients, nothing raises. Without any `zero_grad()` AMP hides the usual symptom. After a step the old gradients are
 unscaled and the new ones are 65536 times as large. The step sizes look right until an overflow stays in `.grad`.
+Without a scaler, as in bfloat16, every step applies the gradients of all earlier batches once more.
 """,
     harm="""\
 With `set_to_none=False` between backward and step the update was exactly 0, without an error (AdamW still decayed its

@@ -6,15 +6,16 @@ import ast
 import re
 
 from ....protocol import torch_api
-from ...interpreter.classes import role_of
-from ...interpreter.dtypes import LOG_PROBABILITY, POSITIONS, DtypeInfo
+from ...interpreter.classes import base_value, lineage_of, role_of
+from ...interpreter.dtypes import LOG_PROBABILITY, POSITIONS, TURNS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
-from ...interpreter.values.definitions import Frame
+from ...interpreter.values.definitions import ExternalName, Frame
 from ...project.float32_logits import has_float32_log_probabilities
-from ...project.module import Function
+from ...project.module import Class, Function
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..losses import FILLS
+from ..syntax_queries import callee_of, constant_of_node, keywords_of
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor"))
@@ -24,6 +25,7 @@ _OF_INTEGERS = re.compile(
     r"|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
 )
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
+_ANGLES = re.compile(r"(?:^|_)(?:freqs?|angles?|theta)$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
 
 
@@ -35,21 +37,28 @@ def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> 
     optional = {parameter.arg for parameter in function.parameters()[len(function.parameters()) - len(spec.defaults) :]}
     for parameter in (*function.parameters(), *spec.kwonlyargs):
         value = frame.vars.get(parameter.arg)
-        if value is not None and value.kind == "unknown" and _OF_POSITIONS.search(parameter.arg):
-            frame.vars[parameter.arg] = value.with_dtype_info(DtypeInfo("int", frozenset({POSITIONS})))
-            continue
-        if value is not None and value.kind == "unknown" and _may_be_floating(parameter, optional):
-            # A region computes log-probabilities in float32.
-            is_low_log = (
-                not interp.assumes_region
-                and _LOG_PROBABILITIES.search(parameter.arg)
-                and (
-                    interp.project.assumed_dtype
-                    or not has_float32_log_probabilities(interp.project, function.module.path)
-                )
-            )
-            traits = frozenset({LOG_PROBABILITY}) if is_low_log else frozenset[str]()
-            frame.vars[parameter.arg] = value.with_dtype_info(DtypeInfo(interp.assumed_dtype, traits))
+        if value is not None and value.kind == "unknown":
+            info = _assumed_info(interp, function, parameter, optional)
+            if info is not None:
+                frame.vars[parameter.arg] = value.with_dtype_info(info)
+
+
+def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, optional: set[str]) -> DtypeInfo | None:
+    """Return the dtype info to assume of a parameter, or None if nothing is assumed."""
+    if _OF_POSITIONS.search(parameter.arg):
+        return DtypeInfo("int", frozenset({POSITIONS}))
+    if _ANGLES.search(parameter.arg) and _disables_autocast(function):
+        # The region is disabled for the sake of the angles, which come in float32.
+        return DtypeInfo("float32", frozenset({TURNS}))
+    if not _may_be_floating(parameter, optional):
+        return None
+    # A region computes log-probabilities in float32.
+    is_low_log = (
+        not interp.assumes_region
+        and _LOG_PROBABILITIES.search(parameter.arg)
+        and (interp.project.assumed_dtype or not has_float32_log_probabilities(interp.project, function.module.path))
+    )
+    return DtypeInfo(interp.assumed_dtype, frozenset({LOG_PROBABILITY}) if is_low_log else frozenset[str]())
 
 
 def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
@@ -60,13 +69,23 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     if "grad" in used and ("norm" in used or "get_total_norm" in used or "vector_norm" in used):
         return not _chooses_dtype(function)
     if function.cls is not None:
-        is_forward = role_of(interp, function.cls) == torch_api.MODULE and function.name != "__init__"
-        return is_forward and not any(map(_chooses_dtype, function.cls.methods.values()))
+        return _is_module_method(interp, function, function.cls) and not any(
+            map(_chooses_dtype, function.cls.methods.values())
+        )
     return not _chooses_dtype(function) and (
         any(_is_tensor(parameter.annotation) for parameter in function.parameters())
         or _names_torch(function)
         or not FILLS.isdisjoint(function.attributes_used())
     )
+
+
+def _is_module_method(interp: Interpreter, function: Function, cls: Class) -> bool:
+    """Return True for a method of a module. A class of another package with a ``forward`` method is a module, too."""
+    role = role_of(interp, cls)
+    if role is not None or function.name != "forward":
+        return role == torch_api.MODULE and function.name != "__init__"
+    bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
+    return any(isinstance(base, ExternalName) for base in bases) and "staticmethod" not in function.decorator_names()
 
 
 def takes_model(function: Function) -> bool:
@@ -75,8 +94,21 @@ def takes_model(function: Function) -> bool:
 
 
 def _chooses_dtype(function: Function) -> bool:
-    """Return True if a decorator sets the dtype in which a function computes."""
-    return not {"custom_fwd", "autocast"}.isdisjoint(function.decorator_names())
+    """Return True if a decorator sets the dtype in which a function computes.
+
+    A disabled region casts nothing.
+    """
+    names = set(function.decorator_names())
+    return "custom_fwd" in names or ("autocast" in names and not _disables_autocast(function))
+
+
+def _disables_autocast(function: Function) -> bool:
+    """Return True if the regions of all decorators of a function are disabled."""
+    regions = [each for each in function.decorators if "autocast" in tail_name(callee_of(each) or each)]
+    return bool(regions) and all(
+        isinstance(region, ast.Call) and constant_of_node(keywords_of(region).get("enabled")) is False
+        for region in regions
+    )
 
 
 def _names_torch(function: Function) -> bool:

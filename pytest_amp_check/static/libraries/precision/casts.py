@@ -23,6 +23,7 @@ from ...interpreter.dtypes import (
 from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
+from .fragile import check_turns
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -90,6 +91,7 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if not dtype:
         return DtypeInfo("", given.traits & {POSITIONS})
     low = dtype in LOW_DTYPES
+    check_turns(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
     if low == given.is_low:

@@ -8,6 +8,7 @@ from ....protocol import torch_api
 from ....protocol.fast_namedtuple import NamedTuple
 from ...interpreter.dtypes import (
     ANGLES,
+    FREQUENCIES,
     GUESSED_LOW,
     HALF,
     NO_DTYPE_INFO,
@@ -19,6 +20,7 @@ from ...interpreter.dtypes import (
     ROUNDED,
     SIGMOID,
     SOFTMAX,
+    TURNS,
     AutocastState,
     DtypeInfo,
 )
@@ -33,7 +35,7 @@ NUMBER_BUILTINS = frozenset(("len", "int", "float"))
 HALF_DTYPES = frozenset(("float16", "bfloat16"))
 #: Traits of regions, positions and probabilities.
 REGION_TRAITS = frozenset((REGION, GUESSED_LOW, REGION_LEFT))
-POSITION_TRAITS = frozenset((POSITIONS, ROUNDED, ANGLES))
+POSITION_TRAITS = frozenset((POSITIONS, ROUNDED, ANGLES, FREQUENCIES, TURNS))
 PROBABILITIES = frozenset((SIGMOID, SOFTMAX))
 
 

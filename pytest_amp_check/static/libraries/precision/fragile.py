@@ -10,13 +10,16 @@ from ...interpreter.dtypes import (
     ANGLES,
     CAST,
     DOUBLED,
+    FREQUENCIES,
     LOG_PROBABILITY,
+    LOW_DTYPES,
     MEAN_SQUARE,
     REGION,
     ROUNDED,
     ROUNDED_PROBABILITY,
     SQUARE,
     SQUARE_SUM,
+    TURNS,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
@@ -59,6 +62,29 @@ def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> No
         emit_once(interp, e.LowPositions, angles.trait_node, angles, how=how)
 
 
+def check_frequencies(interp: Interpreter, exponent: DtypeInfo, power: ast.AST) -> None:
+    """Report frequencies of a rotary embedding that a low-precision exponent gives."""
+    if ROUNDED in exponent.traits and exponent.is_low:
+        emit_once(interp, e.LowPositions, power, exponent, how="frequencies", names={"call": SourceText(power)})
+
+
+def check_rounded_frequencies(interp: Interpreter, *factors: DtypeInfo) -> None:
+    """Report a buffer of frequencies that a cast of the model rounds, although float32 angles are computed of it."""
+    for fact in factors:
+        if FREQUENCIES in fact.traits and isinstance(fact.trait_node, ast.Call):
+            low = fact._replace(dtype=interp.assumed_dtype)
+            emit_once(
+                interp, e.LowPositions, fact.trait_node, low, how="buffer", names={"call": SourceText(fact.trait_node)}
+            )
+
+
+def check_turns(interp: Interpreter, turns: DtypeInfo, dtype: str, cast: ast.AST) -> None:
+    """Report angles in float32 that are cast to a low dtype before their sine and cosine."""
+    if TURNS in turns.traits and dtype in LOW_DTYPES and not turns.is_low:
+        fact = DtypeInfo(dtype)
+        emit_once(interp, e.LowPositions, cast, fact, how="rounded", names={"call": SourceText(cast)})
+
+
 class _RotatedAngles(dict[tuple[object, str], set[str]]):
     """Functions of angles that were evaluated, by the function of the project and the text of the angles."""
 
@@ -70,7 +96,8 @@ def check_rotation(interp: Interpreter, op: OpCall) -> None:
     """
     fact, angles = op.first_info, op.tensor_node
     is_chosen = CAST in fact.traits or (interp.assumed_dtype and not interp.assumes_region)
-    if not fact.is_low or REGION in fact.traits or angles is None or not is_chosen:
+    is_reported = {TURNS, CAST} <= fact.traits
+    if not fact.is_low or REGION in fact.traits or angles is None or not is_chosen or is_reported:
         return
     frame = interp.state.frame
     seen = interp.file_data(_RotatedAngles).setdefault((frame.function or frame.module, access_text(angles)), set())

@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 
 from ....protocol.source_text import access_text, find_access_path
-from ...interpreter.dtypes import GUESSED_LOW, INTEGERS, NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
+from ...interpreter.dtypes import (
+    FREQUENCIES,
+    GUESSED_LOW,
+    INTEGERS,
+    NO_DTYPE_INFO,
+    NUMBER_INFO,
+    POSITIONS,
+    SCALAR,
+    DtypeInfo,
+)
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..syntax_queries import constant_of_node, find_nodes, last_name
@@ -65,7 +74,7 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         is_cast = interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS
         if is_cast and all(function.node is not init.node for function in interp.active_functions):
             # A cast of the model casts its buffers, after the constructor.
-            return DtypeInfo(interp.assumed_dtype)
+            return DtypeInfo(interp.assumed_dtype, fact.traits & {FREQUENCIES}, call)
         return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
 

@@ -9,12 +9,14 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     ANGLES,
     DOUBLED,
+    FREQUENCIES,
     GUESSED_LOW,
     NO_DTYPE_INFO,
     POSITIONS,
     PRODUCT,
     REGION,
     ROUNDED,
+    TURNS,
     TWICE,
     DtypeInfo,
     promote_dtypes,
@@ -23,7 +25,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import keywords_of, number_of_node
 from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
 from .events import emit_once
-from .fragile import check_angles, check_distance, takes_inverse_frequencies
+from .fragile import check_angles, check_distance, check_rounded_frequencies, takes_inverse_frequencies
 
 INDEXED_WRITES = {
     # Method -> position of the written tensor, and the parameter name.
@@ -84,7 +86,14 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
     if stored is not None and "float32" not in dtypes:
         return DtypeInfo(stored.dtype, product_traits | {GUESSED_LOW})
     known = state.mode == "off" and operands and "" not in dtypes
+    if interp.assumed_dtype and dtypes == {"float32"} and _takes_frequencies(operands, node):
+        product_traits |= {TURNS}
+        check_rounded_frequencies(interp, *operands)
     return DtypeInfo(operands[0].dtype, product_traits) if known else NO_DTYPE_INFO
+
+
+def _takes_frequencies(operands: list[DtypeInfo], product: ast.AST) -> bool:
+    return any(FREQUENCIES in fact.traits for fact in operands) or takes_inverse_frequencies(product)
 
 
 def apply_indexed_write(interp: Interpreter, op: OpCall) -> DtypeInfo:

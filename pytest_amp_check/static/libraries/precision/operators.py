@@ -8,9 +8,11 @@ from itertools import combinations
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
+    ANGLES,
     BOUNDED,
     COMPLEMENT,
     DOUBLED,
+    FREQUENCIES,
     GUESSED_LOW,
     MEAN_SQUARE,
     NEGATED,
@@ -20,9 +22,11 @@ from ...interpreter.dtypes import (
     PRODUCT,
     REGION,
     REGION_LEFT,
+    ROUNDED,
     SCALAR,
     SQUARE,
     SQUARE_SUM,
+    TURNS,
     TWICE,
     DtypeInfo,
     promote_dtypes,
@@ -36,7 +40,14 @@ from ..syntax_queries import callee_of, constant_of_node, last_name, number_of_n
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
-from .fragile import check_angles, check_difference, check_distance, check_late_factor
+from .fragile import (
+    check_angles,
+    check_difference,
+    check_distance,
+    check_frequencies,
+    check_late_factor,
+    check_rounded_frequencies,
+)
 from .matmuls import apply_matmul
 
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
@@ -118,8 +129,14 @@ def apply_operator(
         is_magnitude = last_name(callee_of(sides[0])) == "abs"
         if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits and not is_magnitude:
             kept |= {SQUARE}
-        return DtypeInfo(result_dtype("pow", right if left.dtype == NUMBER else left, autocast_state(interp)), kept)
+        exponent = right if left.dtype == NUMBER else left
+        if right.traits & {POSITIONS, ROUNDED}:
+            check_frequencies(interp, right, node)
+            kept |= {FREQUENCIES}
+            exponent = left if is_tensor_dtype(left) else right
+        return DtypeInfo(result_dtype("pow", exponent, autocast_state(interp)), kept)
     if op is ast.Div and left.dtype == NUMBER and right.dtype != NUMBER:
+        kept |= right.traits & {FREQUENCIES}
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
     if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
         kept |= {COMPLEMENT}
@@ -131,6 +148,8 @@ def apply_operator(
     made = _apply_linear_operator(op, left, right, kept, sides)
     if op is ast.Mult and made.is_low:
         check_angles(interp, made, node)
+    if TURNS in made.traits:
+        check_rounded_frequencies(interp, left, right)
     if not made.dtype and interp.assumed_dtype and not interp.assumes_region:
         # What is not known, and is no float32 cast, has the assumed dtype or is a mask.
         low = next((fact for fact in (left, right) if fact.is_low), NO_DTYPE_INFO)
@@ -163,7 +182,10 @@ def _apply_linear_operator(
     for one in () if is_share else (left, right):
         if op in _LINEAR and one.traits & POSITION_TRAITS:
             kept |= one.traits & POSITION_TRAITS
-            place = one.trait_node
+            if place is None or one.traits & {ROUNDED, ANGLES}:
+                place = one.trait_node
+    if op is ast.Mult and kept >= {POSITIONS, FREQUENCIES}:
+        kept = kept - {POSITIONS, FREQUENCIES} | {TURNS}
     both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
     if BOUNDED in (left.traits | right.traits if number else both):
         kept |= {BOUNDED}

@@ -14,6 +14,7 @@ from ...interpreter.dtypes import (
     COMPLEMENT,
     EXP,
     EXP_SUM,
+    FREQUENCIES,
     GUESSED_LOW,
     INTEGERS,
     KEEP_TRAITS,
@@ -168,7 +169,7 @@ def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | Non
     made = apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
     are_known = bool(promote_dtypes(op.first_info, op.argument_infos[1]))
     is_rotary = op.name == "outer" and made.is_low and are_known and takes_inverse_frequencies(op.node)
-    if is_rotary and not made.traits & POSITION_TRAITS:
+    if is_rotary and not made.traits & (POSITION_TRAITS - {FREQUENCIES}):
         check_angles(interp, made.with_traits(ANGLES)._replace(trait_node=op.node), op.node)
     return made
 
@@ -197,6 +198,8 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
 def _result_traits(op: OpCall) -> tuple[str, ...]:
     """Return the traits of an op's result."""
     bounded = BOUNDED in op.first_info.traits
+    if op.base_name == "exp" and op.first_info.traits & {POSITIONS, ROUNDED}:
+        return (FREQUENCIES,)
     if op.base_name == "exp":
         return () if _may_subtract_max(op.node) else (EXP,)
     if op.base_name == "sum" and EXP in op.first_info.traits:
