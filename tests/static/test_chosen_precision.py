@@ -773,3 +773,90 @@ def test_an_unknown_factor_widens_nothing() -> None:
     std = "torch.sqrt(var.clamp(min=1e-10))"
     assert [code for code, _, _ in said(body.format(std), "float16")] == ["AMP505"]
     assert said(forward(f"var = {'x.float().var(1)'}", f"return {std}"), "float16") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype", "found"),
+    [
+        ("F.softmax(scores, dim=-1, dtype=query.dtype)", "bfloat16", True),
+        ("scores.softmax(-1, dtype=query.dtype)", "float16", True),
+        ("torch.softmax(scores, -1, dtype=torch.float16)", "bfloat16", True),
+        ("F.log_softmax(scores, dim=-1, dtype=query.dtype)", "bfloat16", True),
+        ("F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)", "bfloat16", False),
+        ("F.softmax(scores, dim=-1)", "bfloat16", False),
+    ],
+)
+def test_the_dtype_of_a_softmax(call: str, dtype: str, found: bool) -> None:
+    body = f"def attend(query: torch.Tensor, key, value):\n    scores = query @ key.mT\n    return {call} @ value\n"
+    assert said(body, dtype) == ([("AMP507", 3, "info")] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "found"),
+    [
+        ("isinstance(value, torch.Tensor)", "value.detach().cpu().numpy()", True),
+        ("torch.is_tensor(value)", "value.detach().cpu().numpy()", True),
+        ("isinstance(value, (torch.Tensor, float))", "value.numpy()", True),
+        ("isinstance(value, torch.Tensor)", "value.detach().float().numpy()", False),
+        ("isinstance(value, Image)", "value.numpy()", False),
+    ],
+)
+def test_a_parameter_that_is_tested_for_a_tensor(test: str, value: str, found: bool) -> None:
+    body = f"def log(name: str, value: Loggable):\n    if {test}:\n        value = {value}\n    torch.log_api(value)\n"
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP108", 3)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ("(mask * 1.0).masked_fill(mask.bool(), -1e9).to(x.dtype)", True),
+        ('mask.float().masked_fill(mask.bool(), float("-1e9")).half()', True),
+        ("((1.0 - mask) * -100000.0)[:, None].to(x.dtype)", True),
+        ("((1.0 - mask.float()) * -1e9).to(layer(x).dtype)", True),
+        ("((1.0 - mask) * -10000.0).to(x.dtype)", False),
+        ('mask.float().masked_fill(mask.bool(), float("-inf")).to(x.dtype)', False),
+        ("((1.0 - mask) * -1e9).float()", False),
+        ("((1.0 - mask) * 1e9).to(x.dtype)", False),
+    ],
+)
+def test_a_mask_is_cast_after_its_fill(mask: str, found: bool) -> None:
+    body = f"def masked(x: torch.Tensor, mask, layer):\n    return x + {mask}\n"
+    assert said(body, "float16") == ([("AMP506", 2, "warning")] if found else [])
+    assert said(body, "bfloat16") == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("timestep = t.expand(len(latents)).to(latents.dtype)", True),
+        ("timesteps = (sigma * 1000).to(dtype)", True),
+        ("latents = model(latents, timestep=t.to(latents.dtype))", True),
+        ("batch_timesteps = t.repeat(2).type_as(latents)", True),
+        ("timestep = t.expand(len(latents)).to(torch.float32)", False),
+        ("timestep = t.expand(len(latents)).to(latents.device)", False),
+        ("noise = t.expand(len(latents)).to(latents.dtype)", False),
+    ],
+)
+def test_timesteps_are_cast(statement: str, found: bool) -> None:
+    body = f"def sample(model, latents, t, sigma, dtype):\n    with torch.no_grad():\n        {statement}\n"
+    assert said(body, "bfloat16") == ([("AMP509", 3, "info")] if found else [])
+    assert said(body, "float16") == []
+
+
+@pytest.mark.parametrize(
+    ("grid", "found"),
+    [
+        ("coordinates.half()", True),
+        ("coordinates.to(x.dtype)", True),
+        ("coordinates", False),
+        ("coordinates * 2", False),
+    ],
+)
+def test_an_image_is_sampled_at_coordinates_that_are_cast(grid: str, found: bool) -> None:
+    body = (
+        "def warp(x: torch.Tensor, h):\n"
+        "    line = torch.linspace(-1, 1, h)\n"
+        "    coordinates = torch.stack(torch.meshgrid(line, line), dim=-1)[None].float()\n"
+        f"    return F.grid_sample(x, {grid}, align_corners=False)\n"
+    )
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP509", 4)] if found else [])

@@ -41,6 +41,8 @@ class Fill(Event):
     eligible: bool
     #: The value is a clamp bound.
     bound: bool = False
+    #: The filled tensor is cast to float16 after the fill.
+    cast: bool = False
 
 
 class Epsilon(LowPrecisionEffect):

@@ -38,6 +38,7 @@ REGION = "region"  # low because of a region, not because of a cast
 GUESSED_LOW = "guess"  # result of an unknown model in a region: nearly always low
 SCALAR = "scalar"  # without dimensions, as far as is known
 REGION_LEFT = "left"  # computed in a region that has ended
+BEYOND_FLOAT16 = "beyond-float16"  # filled with a finite number beyond the range of float16
 ZEROS = "zeros"  # zeros, as the start of a sum
 
 

@@ -13,12 +13,12 @@ def _check_fill(event: Fill, program: Program) -> Labels:
     value = event.value
     # Infinities are values of float16, and NaN compares false.
     if event.eligible and FLOAT16_MAX < abs(value) < float("inf"):
-        label = "fill:bound" if event.bound else "fill:overflow"
+        label = "fill:bound" if event.bound else "fill:cast" if event.cast else "fill:overflow"
         # A guess assumes that a caller enters autocast, but no code calls a test.
         guessed = event.guessed
         if guessed and event.site.is_in_test():
             return
-        severity = WARNING if guessed else ERROR
+        severity = WARNING if guessed or event.cast else ERROR
         yield label, {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
 
 
@@ -35,6 +35,10 @@ RULE = Rule(
         "fill:overflow": ViolationKind(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
             " `torch.finfo({tensor}.dtype).{limit}` instead"
+        ),
+        "fill:cast": ViolationKind(
+            "`{call}` casts a tensor that holds {value} to float16, which ends at 65504, so {value} becomes infinite: "
+            "write `torch.finfo(torch.float16).{limit}` instead"
         ),
         "fill:bound": ViolationKind(
             "`{call}` bounds a float16 tensor by {value}, which float16 cannot represent, and raises: use "

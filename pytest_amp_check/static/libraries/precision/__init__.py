@@ -8,6 +8,7 @@ from ...interpreter.interpreter import HandlerTable
 from .assumed import assume_parameters, may_get_low_tensors
 from .assumed_fills import check_item_fill
 from .calls import annotate_call
+from .fragile import check_timesteps
 from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
 from .sums import annotate_sum, check_assigned_sum, check_item_write
@@ -27,5 +28,5 @@ def register(handlers: HandlerTable) -> None:
             ast.AugAssign: annotate_sum,
         }
     )
-    handlers.assignment_listeners.append(check_assigned_sum)
+    handlers.assignment_listeners += [check_assigned_sum, check_timesteps]
     handlers.item_write_listeners += [check_item_write, check_item_fill]

@@ -50,7 +50,7 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
     if _ANGLES.search(parameter.arg) and _disables_autocast(function):
         # The region is disabled for the sake of the angles, which come in float32.
         return DtypeInfo("float32", frozenset({TURNS}))
-    if not _may_be_floating(parameter, optional):
+    if not (_may_be_floating(parameter, optional) or _is_tested_for_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.
     is_low_log = (
@@ -119,6 +119,14 @@ def _names_torch(function: Function) -> bool:
 
 def _is_tensor(annotation: ast.expr | None) -> bool:
     return annotation is not None and any(tail_name(node) in _FLOATING for node in walk(annotation))
+
+
+def _is_tested_for_tensor(function: Function, name: str) -> bool:
+    """Return True if a function tests whether a parameter is a tensor: ``isinstance(x, Tensor)``."""
+    for call in function.find_nodes(ast.Call):
+        if tail_name(call.func) in ("isinstance", "is_tensor") and call.args and tail_name(call.args[0]) == name:
+            return tail_name(call.func) == "is_tensor" or any(map(_is_tensor, call.args[1:]))
+    return False
 
 
 def _may_be_floating(parameter: ast.arg, optional: set[str]) -> bool:

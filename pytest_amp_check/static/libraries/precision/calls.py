@@ -31,7 +31,7 @@ from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
 from .assumed import takes_model
-from .assumed_fills import check_fill
+from .assumed_fills import check_fill, mark_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
 from .dtype_info import (
     NUMBER_BUILTINS,
@@ -45,7 +45,7 @@ from .dtype_info import (
     resolve_callee,
 )
 from .events import emit_once
-from .fragile import check_gradient_norm, check_loss
+from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, mean_traits
 from .stored_low import find_output_info
@@ -60,6 +60,8 @@ def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     check_in_place_sum(interp, node)
     check_moving_average(interp, node)
     check_gradient_norm(interp, node)
+    check_timestep_argument(interp, node)
+    fact = mark_fill(interp, node, fact)
     check_fill(interp, node)
     if fact is None and value.kind in _MODEL_OUTPUTS and not value.dtype_info.dtype:
         fact = find_output_info(interp, _callee_value(interp, node.func))

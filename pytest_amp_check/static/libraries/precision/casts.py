@@ -7,6 +7,7 @@ import ast
 from ....protocol import torch_api
 from ....protocol.source_text import access_text
 from ...interpreter.dtypes import (
+    BEYOND_FLOAT16,
     BOUNDED,
     CAST,
     GUESSED_LOW,
@@ -22,6 +23,7 @@ from ...interpreter.dtypes import (
 )
 from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
+from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
 from .fragile import check_turns
 
@@ -89,14 +91,18 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     elif not dtype:
         dtype = _find_target_dtype(interp, op)
     if not dtype:
-        return DtypeInfo("", given.traits & {POSITIONS})
+        # The option says that tensors of unknown dtype are low.
+        if any(last_name(argument) == "dtype" and holder_of(argument) is not None for argument in op.other_arguments):
+            check_cast_fill(interp, given, interp.assumed_dtype, op.node)
+        return DtypeInfo("", given.traits & {POSITIONS, BEYOND_FLOAT16}, given.trait_node)
     low = dtype in LOW_DTYPES
     check_turns(interp, given, dtype, op.node)
+    check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
     if low == given.is_low:
         return given._replace(dtype=dtype, trait_node=given.trait_node or (op.node if low else None))
-    made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BOUNDED, ZEROS}), given.trait_node)
+    made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BEYOND_FLOAT16, BOUNDED, ZEROS}), given.trait_node)
     if not low:
         return made
     return made._replace(trait_node=given.trait_node or op.node).with_traits(

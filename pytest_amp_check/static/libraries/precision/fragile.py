@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText, access_text
@@ -14,6 +15,7 @@ from ...interpreter.dtypes import (
     LOG_PROBABILITY,
     LOW_DTYPES,
     MEAN_SQUARE,
+    NO_DTYPE_INFO,
     REGION,
     ROUNDED,
     ROUNDED_PROBABILITY,
@@ -83,6 +85,55 @@ def check_turns(interp: Interpreter, turns: DtypeInfo, dtype: str, cast: ast.AST
     if TURNS in turns.traits and dtype in LOW_DTYPES and not turns.is_low:
         fact = DtypeInfo(dtype)
         emit_once(interp, e.LowPositions, cast, fact, how="rounded", names={"call": SourceText(cast)})
+
+
+#: Names of timesteps of a diffusion model.
+_TIMESTEPS = re.compile(r"(?:^|_)time_?steps?$")
+#: Methods that cast to a given dtype, and methods that cast to a low dtype, or to that of another tensor.
+_CASTS, _CASTS_TO_LOW = frozenset(("to", "type")), frozenset(("half", "bfloat16", "type_as"))
+_DTYPE_NAME = re.compile(r"dtype$")
+
+
+def check_timesteps(interp: Interpreter, node: ast.Assign) -> None:
+    """Report timesteps that a statement casts to a low dtype."""
+    if len(node.targets) == 1 and _TIMESTEPS.search(tail_name(node.targets[0])):
+        _check_cast_timesteps(interp, node.value)
+
+
+def check_timestep_argument(interp: Interpreter, node: ast.Call) -> None:
+    """Report timesteps that an argument casts to a low dtype."""
+    for keyword in node.keywords:
+        if keyword.arg is not None and _TIMESTEPS.search(keyword.arg):
+            _check_cast_timesteps(interp, keyword.value)
+
+
+def _check_cast_timesteps(interp: Interpreter, value: ast.expr) -> None:
+    # Float16 has all integers up to 2048.
+    if interp.assumed_dtype in ("", "float16") or interp.assumes_region or not isinstance(value, ast.Call):
+        return
+    fact, given = dtype_info_of(interp, value), [*value.args, *(keyword.value for keyword in value.keywords)]
+    method = tail_name(value.func)
+    is_cast = method in _CASTS_TO_LOW or (
+        method in _CASTS and any(_DTYPE_NAME.search(tail_name(part)) for part in given)
+    )
+    # The option says that tensors of unknown dtype are low.
+    if is_cast and (fact.is_low or not fact.dtype):
+        low = DtypeInfo(interp.assumed_dtype)
+        emit_once(interp, e.LowPositions, value, low, how="timesteps", names={"call": SourceText(value)})
+
+
+def check_grid(interp: Interpreter, op: OpCall) -> None:
+    """Report an image that is sampled at coordinates that the code has cast to a low dtype."""
+    grid = op.argument_infos[1] if len(op.argument_infos) > 1 else op.keyword_infos.get("grid", NO_DTYPE_INFO)
+    if grid.is_low and CAST in grid.traits:
+        emit_once(interp, e.LowPositions, op.node, grid, how="grid", names={"call": SourceText(op.node.func)})
+
+
+def check_probabilities(interp: Interpreter, op: OpCall, dtype: str) -> None:
+    """Report a softmax whose ``dtype`` argument is low."""
+    if op.base_name in ("softmax", "log_softmax") and dtype in LOW_DTYPES:
+        fact = DtypeInfo(dtype)
+        emit_once(interp, e.FragileMath, op.node, fact, how="probabilities", names={"call": SourceText(op.node)})
 
 
 class _RotatedAngles(dict[tuple[object, str], set[str]]):

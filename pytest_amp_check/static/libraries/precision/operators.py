@@ -37,6 +37,7 @@ from ...interpreter.values.value import Value
 from ...project.module import is_product
 from ...project.syntax import is_same_syntax
 from ..syntax_queries import callee_of, constant_of_node, last_name, number_of_node, receiver_of
+from .assumed_fills import mark_product
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
@@ -80,9 +81,9 @@ def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value
         check_late_factor(interp, node)
     if kind in (ast.Mult, ast.Div):
         _check_scaled_late(interp, node, *(sides if is_product(node.left) else reversed(sides)))
-    return value.with_dtype_info(
-        apply_operator(interp, kind, dtype_info_of(interp, node.left), dtype_info_of(interp, node.right), node, sides)
-    )
+    left, right = dtype_info_of(interp, node.left), dtype_info_of(interp, node.right)
+    made = apply_operator(interp, kind, left, right, node, sides)
+    return value.with_dtype_info(mark_product(interp, node, made))
 
 
 #: Methods that transpose the keys in a batched product of queries and keys. Similarities of two lists use ``T``.

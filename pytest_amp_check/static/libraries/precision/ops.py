@@ -43,7 +43,15 @@ from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
-from .fragile import check_angles, check_loss, check_ranking, check_rotation, takes_inverse_frequencies
+from .fragile import (
+    check_angles,
+    check_grid,
+    check_loss,
+    check_probabilities,
+    check_ranking,
+    check_rotation,
+    takes_inverse_frequencies,
+)
 from .matmuls import (
     IN_PLACE_MATMULS,
     INDEXED_WRITES,
@@ -179,7 +187,9 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if first.is_low and op.base_name in _CLAMPS:
         check_clamp(interp, op)
     if "dtype" in op.keyword_infos:
-        return DtypeInfo(find_dtype_argument(interp, op.node))
+        dtype = find_dtype_argument(interp, op.node)
+        check_probabilities(interp, op, dtype)
+        return DtypeInfo(dtype)
     state = autocast_state(interp)
     dtype = result_dtype(op.name, first, state)
     if op.name.startswith("new_") or op.base_name.endswith("_like"):
@@ -260,6 +270,7 @@ _OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
 _ELEMENTWISE: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
     **dict.fromkeys(("sin", "cos"), _apply_sin_cos),
     "topk": check_ranking,
+    "grid_sample": check_grid,
     "normalize": check_normalization,
     **dict.fromkeys(("cat", "stack"), _apply_concatenation),
     **dict.fromkeys(_OPERATORS, _apply_operator_function),
