@@ -502,6 +502,7 @@ def test_angles_are_cast_before_their_sine_and_cosine(base: str, statement: str,
         ("torch.arange(0, dim, 2).half().float() / dim", False),
         ("torch.arange(0, dim, 2).float() / dim", False),
         ("torch.arange(0, 64, 2).half() / 64", False),
+        ("2.0 ** torch.arange(dim, dtype=x.dtype)", False),
     ],
 )
 def test_the_exponent_of_frequencies_is_rounded(exponent: str, found: bool) -> None:

@@ -154,7 +154,9 @@ def check_rotation(interp: Interpreter, op: OpCall) -> None:
     seen = interp.file_data(_RotatedAngles).setdefault((frame.function or frame.module, access_text(angles)), set())
     seen.add(op.base_name)
     if seen >= {"sin", "cos"}:
-        place = fact.trait_node if isinstance(fact.trait_node, ast.Call) else op.node
+        # The node of frequencies is the registration of their buffer.
+        is_angles = FREQUENCIES not in fact.traits and isinstance(fact.trait_node, ast.Call)
+        place = fact.trait_node if is_angles else op.node
         emit_once(interp, e.LowPositions, place, fact, how="rotation", names={"call": SourceText(angles)})
 
 

@@ -74,7 +74,10 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         is_cast = interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS
         if is_cast and all(function.node is not init.node for function in interp.active_functions):
             # A cast of the model casts its buffers, after the constructor.
-            return DtypeInfo(interp.assumed_dtype, fact.traits & {FREQUENCIES}, call)
+            cast = DtypeInfo(interp.assumed_dtype)
+            return (
+                cast._replace(traits=frozenset({FREQUENCIES}), trait_node=call) if FREQUENCIES in fact.traits else cast
+            )
         return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
 
