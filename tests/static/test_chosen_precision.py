@@ -861,3 +861,38 @@ def test_an_image_is_sampled_at_coordinates_that_are_cast(grid: str, found: bool
         f"    return F.grid_sample(x, {grid}, align_corners=False)\n"
     )
     assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP509", 4)] if found else [])
+
+
+DECODED = """\
+class Pipeline(DiffusionPipeline):
+    def images(self, latents, tokenizer):
+        image = self.vae.decode(latents / self.scale).sample
+        image = (image / 2 + 0.5).clamp(0, 1)
+        {}
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 8)
+
+    def training_step(self, batch, index):
+        given, wanted = batch
+        predicted = self.net(given)
+        {}
+        return F.mse_loss(predicted, wanted)
+"""
+
+
+@pytest.mark.parametrize(
+    ("decoded", "logged", "lines"),
+    [
+        ("return image.cpu().permute(0, 2, 3, 1).numpy()", "show(predicted[0].data.cpu().numpy())", [5, 16]),
+        ("return image.cpu().float().numpy()", "show(predicted.detach().float().cpu().numpy())", []),
+        ("return tokenizer.decode(latents.ids.cpu().numpy())", "show(index.numpy())", []),
+    ],
+)
+def test_numpy_gets_what_models_compute(decoded: str, logged: str, lines: list[int]) -> None:
+    body = "import lightning\nfrom diffusers import DiffusionPipeline\n\n" + DECODED.format(decoded, logged)
+    assert [(code, line - 3) for code, line, _ in said(body, "bfloat16")] == [("AMP108", line) for line in lines]
+    assert said(body, "float16") == said(body) == []

@@ -14,6 +14,7 @@ from ...project.float32_logits import has_float32_log_probabilities
 from ...project.module import Class, Function
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
+from ..lightning import STEPS
 from ..losses import FILLS
 from ..syntax_queries import callee_of, constant_of_node, keywords_of
 
@@ -68,6 +69,8 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     used = function.attributes_used()
     if "grad" in used and ("norm" in used or "get_total_norm" in used or "vector_norm" in used):
         return not _chooses_dtype(function)
+    if {"decode", "numpy"} <= used:
+        return True  # NumPy gets what a model has decoded.
     if function.cls is not None:
         return _is_module_method(interp, function, function.cls) and not any(
             map(_chooses_dtype, function.cls.methods.values())
@@ -80,9 +83,9 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
 
 
 def _is_module_method(interp: Interpreter, function: Function, cls: Class) -> bool:
-    """Return True for a method of a module. A class of another package with a ``forward`` method is a module, too."""
+    """Return True for a method of a module. A class of another package with such a method is a module, too."""
     role = role_of(interp, cls)
-    if role is not None or function.name != "forward":
+    if role is not None or (function.name != "forward" and function.name not in STEPS):
         return role == torch_api.MODULE and function.name != "__init__"
     bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
     return any(isinstance(base, ExternalName) for base in bases) and "staticmethod" not in function.decorator_names()

@@ -186,6 +186,8 @@ def _is_unknown_model(interp: Interpreter, func: ast.expr, callee: Value | None)
     frame = interp.state.frame
     if isinstance(func, ast.Name):
         return func.id == "model" and frame.function is not None and takes_model(frame.function)
+    if isinstance(func, ast.Attribute) and func.attr == "decode":
+        return True  # An autoencoder. The text of a tokenizer takes part in no computation.
     is_own = isinstance(func, ast.Attribute) and interp.expression_values.get(func.value) is frame.receiver
     return is_own and isinstance(frame.receiver, Instance) and role_of(interp, frame.receiver.cls) == torch_api.MODULE
 
