@@ -49,14 +49,14 @@ def find_assumed_effects(
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
     first_of_region = len(program.graphs)
     if dtype:
-        # A region rounds the angles of float32 positions as well.
+        # A region rounds the angles of float32 positions as well, and its layers return low tensors.
         analyze_as_low(module, program, project, dtype, in_region=True)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
-            if number >= first_of_region and not isinstance(event, e.LowPositions):
+            if number >= first_of_region and not isinstance(event, (e.LowPositions, e.DtypeClash)):
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
@@ -112,7 +112,7 @@ def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
 
 def _may_depend_on_inputs(event: e.Event) -> bool:
     """Return True for an effect that the dtype of inputs decides."""
-    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how == "numpy")
+    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how in ("numpy", "write"))
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

@@ -896,3 +896,23 @@ def test_numpy_gets_what_models_compute(decoded: str, logged: str, lines: list[i
     body = "import lightning\nfrom diffusers import DiffusionPipeline\n\n" + DECODED.format(decoded, logged)
     assert [(code, line - 3) for code, line, _ in said(body, "bfloat16")] == [("AMP108", line) for line in lines]
     assert said(body, "float16") == said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("write", "found"),
+    [
+        ("out.index_add_(0, index, self.layer(x))", True),
+        ("out.scatter_add_(0, index, self.layer(x))", True),
+        ("out[x > 0] = self.layer(x)", True),
+        ("out.index_add_(0, index, self.layer(x).float())", False),
+        ("out[0] = self.layer(x)", False),
+    ],
+)
+def test_a_float32_tensor_gets_low_elements(write: str, found: bool) -> None:
+    body = (
+        "class Scatter(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(8, 8)\n\n    def forward(self, x, index):\n"
+        f"        out = torch.zeros(len(x), 8)\n        {write}\n        return out\n"
+    )
+    assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP108", 8)] if found else [])
+    assert said(body) == []

@@ -96,6 +96,11 @@ def _takes_frequencies(operands: list[DtypeInfo], product: ast.AST) -> bool:
     return any(FREQUENCIES in fact.traits for fact in operands) or takes_inverse_frequencies(product)
 
 
+def is_low_where_written(interp: Interpreter, source: DtypeInfo) -> bool:
+    """Return True if elements that are written are low, because of a region or by assumption."""
+    return is_low_of_region(source) or (source.is_low and bool(interp.assumed_dtype))
+
+
 def apply_indexed_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
     place, word = INDEXED_WRITES[op.name]
     # The buffer is the first argument.
@@ -104,7 +109,7 @@ def apply_indexed_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
         if len(op.argument_infos) > place + 1
         else op.keyword_infos.get(word, NO_DTYPE_INFO)
     )
-    if op.first_info.dtype == "float32" and is_low_of_region(source):
+    if op.first_info.dtype == "float32" and is_low_where_written(interp, source):
         emit_once(interp, e.DtypeClash, op.node, source, how="write", names={"target": SourceText(op.node.func)})
     return op.first_info
 

@@ -12,6 +12,7 @@ from ...interpreter.values.value import Value
 from ..syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, operands_of, receiver_of
 from .dtype_info import dtype_info_of, is_low_of_region, mark_left_region
 from .events import emit_once
+from .matmuls import is_low_where_written
 from .operators import apply_operator
 
 
@@ -222,7 +223,7 @@ def check_item_write(interp: Interpreter, receiver: Value, index: Value, target:
     if not masks or SCALAR in fact.traits:
         return
     names = {"target": SourceText(target)}
-    if buffer.dtype == "float32" and is_low_of_region(fact):
+    if buffer.dtype == "float32" and is_low_where_written(interp, fact):
         emit_once(interp, e.DtypeClash, target, fact, how="write", names=names)
     elif is_low_of_region(buffer) and fact.dtype == "float32":
         emit_once(interp, e.DtypeClash, target, buffer, how="write-wide", names=names)
