@@ -57,10 +57,9 @@ class Site:
 
     def is_in_test(self) -> bool:
         """Return True if the location is in test code, or a test runs the code."""
-        file = self.path.replace("\\", "/").rpartition("/")[2]
-        if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
-            return True
-        return any(part.startswith("test_") for frame in self.list_frames() for part in frame.function.split("."))
+        return is_test_file(self.path) or any(
+            part.startswith("test_") for frame in self.list_frames() for part in frame.function.split(".")
+        )
 
     @property
     def call_key(self) -> Call:
@@ -74,6 +73,12 @@ class Site:
 
     def __repr__(self) -> str:
         return f"{self.location_text}:{self.column}"
+
+
+def is_test_file(path: str) -> bool:
+    """Return True for the path of a file that pytest collects as tests."""
+    file = path.replace("\\", "/").rpartition("/")[2]
+    return file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py"
 
 
 #: A trace: locations with texts.

@@ -14,6 +14,7 @@ from ..protocol import events as e
 from ..protocol.event_graph import Program
 from ..protocol.finding import INFO, Finding
 from ..protocol.findings_builder import check_event
+from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
 from .project.import_reach import chooses_model_dtype, may_choose_float16
@@ -39,6 +40,8 @@ def find_assumed_effects(
 
     ``known`` are the findings without the assumption. ``is_evident`` returns True if a region may be around the code.
     """
+    if is_test_file(module.path):
+        return []
     dtype = project.assumed_dtype
     casts = Code(module.text.encode()).casts_model
     in_region = not (dtype or casts or chooses_model_dtype(project, module.path))

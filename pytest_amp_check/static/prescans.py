@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..protocol.fast_namedtuple import NamedTuple
+from ..protocol.sites import is_test_file
 from .deep_stack import with_deep_stack
 from .processes import run_in_processes, shared_arguments
 from .project.import_search import sources_of_imports
@@ -92,7 +93,12 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
 
 
 def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
-    """Return True if the dtype of the inputs of a file, which its users choose, may spoil the results."""
+    """Return True if the dtype of the inputs of a file, which its users choose, may spoil the results.
+
+    A test chooses the dtype of its own inputs.
+    """
+    if is_test_file(prescan.path):
+        return False
     if project.assumed_dtype:
         return prescan.computes_tensors
     return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files)

@@ -39,6 +39,19 @@ def found_in(tmp_path: Path, other: str, body: str) -> list[tuple[str, int, str]
     return [(f.code, f.line - HEAD.count("\n"), f.severity) for f in findings if f.filename.endswith("layers.py")]
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("layers.py", False), ("test_layers.py", True), ("layers_test.py", True)]
+)
+def test_tests_choose_the_dtype_of_their_inputs(tmp_path: Path, name: str, *, expected: bool) -> None:
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "use.py").write_text(LOADS)
+    (tmp_path / name).write_text(HEAD + forward("return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)"))
+    report = check_paths([str(tmp_path)])
+    skipped = [path for paths in report.passed_over.values() for path in paths]
+    assert (str(tmp_path / name) in skipped) is expected
+    assert (str(tmp_path / name) in {finding.filename for finding in report.findings}) is not expected
+
+
 NORM = "return x * torch.rsqrt({} + 1e-5)"
 
 

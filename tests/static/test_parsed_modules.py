@@ -732,6 +732,40 @@ def test_methods_beside_a_method_with_a_scaler(text: str, *, expected: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ("self.x = 1", False),
+        ("scaler.step(o)", False),
+        ("self.scaler.step(o)", True),
+        ("self.region = autocast()", True),
+        ("self.region = make()", True),
+        ("setattr(self, name, autocast())", True),
+    ],
+)
+def test_methods_of_tests_share_only_attributes(kept: str, *, expected: bool) -> None:
+    text = (
+        "def make():\n    return autocast()\n"
+        "class A:\n    def f(self):\n        loss.backward()\n"
+        f"    def g(self):\n        autocast()\n        {kept}\n"
+    )
+    for path, found in (("test_a.py", expected), ("a.py", True)):
+        module = Module(path, text, ast.parse(text))
+        mark_relevant(module, frozenset())
+        assert module.functions_by_name["f"][0].has_scaler_siblings is found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("class A:\n    x = autocast()\n", True), ("class A(B):\n    x = 1\n", True), ("class A:\n    x = 1\n", False)],
+)
+def test_classes_of_tests_keep_attributes_of_their_bodies_and_bases(text: str, *, expected: bool) -> None:
+    text += "    def f(self): loss.backward()\n    def g(self): autocast()\n"
+    module = Module("test_a.py", text, ast.parse(text))
+    mark_relevant(module, frozenset({"B"}))
+    assert module.functions_by_name["f"][0].has_scaler_siblings is expected
+
+
+@pytest.mark.parametrize(
     ("text", "loss", "checkpoint", "fragile"),
     [
         ("def f(x):\n    return F.mse_loss(x)", True, False, False),

@@ -59,9 +59,10 @@ def _report_averages_cast_by_callers(interp: Interpreter) -> None:
     if module.identifiers.isdisjoint(_LOW_NAMES):
         return
     seen: set[ast.AST] = set()
-    for nodes in iterate_scopes(module):
+    # The names that `mark_relevant` keeps include those of the low dtypes.
+    for nodes in iterate_scopes(module, _LOW_NAMES):
         low = _low_dtype_names(interp, nodes)
-        for call in nodes:
+        for call in nodes if low else ():
             if not isinstance(call, ast.Call) or call in seen:
                 continue
             seen.add(call)
@@ -81,12 +82,11 @@ def _low_dtype_names(interp: Interpreter, nodes: list[ast.AST]) -> dict[str, str
     """Return the low dtypes in a scope by their text, and the variables that may hold one."""
     found: dict[str, str] = {}
     for node in nodes:
-        match node:
-            case ast.Attribute(attr=name) if name in _LOW_NAMES:
-                dtype = DTYPES.get(dotted_name(interp, node) or "", "")
-                if dtype in _LOW:
-                    found[access_text(node)] = dtype
-    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in _LOW_NAMES:
+            dtype = DTYPES.get(dotted_name(interp, node) or "", "")
+            if dtype in _LOW:
+                found[access_text(node)] = dtype
+    for node in nodes if found else ():
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 parts = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)

@@ -165,7 +165,10 @@ def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
     """
     if cls is None or derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class):
         return cls is not None
-    methods = [method for owner in lineage_of(interp, cls) for method in owner.methods.values()]
+    lineage = lineage_of(interp, cls)
+    if all(_MANUAL_BACKWARD not in owner.module.identifiers for owner in lineage):
+        return False
+    methods = [method for owner in lineage for method in owner.methods.values()]
     return all(method.name != _MANUAL_BACKWARD for method in methods) and any(map(_runs_manual_backward, methods))
 
 

@@ -40,9 +40,19 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
     return next(iter(_filter_low_dtypes(found[0])), "")
 
 
+class LowModules(set[int]):
+    """Modules that ever had a low dtype: of their parameters, or by a policy."""
+
+
+def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str) -> None:
+    """Set the low dtype of the parameters of a module."""
+    tracked_object.attributes.low = dtype
+    interp.file_data(LowModules).add(tracked_object.key)
+
+
 def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
-    tracked_object.attributes.low = dtype
+    set_low(interp, tracked_object, dtype)
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
     interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, born=True, names=names)
 
@@ -65,7 +75,7 @@ def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> N
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     dtype = next(iter(_filter_low_dtypes(default)), None)
     if dtype is not None:
-        tracked_object.attributes.low = dtype
+        set_low(interp, tracked_object, dtype)
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(
             e.ModuleCast(site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words})

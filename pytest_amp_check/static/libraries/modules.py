@@ -52,7 +52,7 @@ from .arguments import (
 from .checkpoints import take_state
 from .gradients import HOOKS, emit_clip, mark_averaged_elsewhere
 from .losses import find_owners
-from .low_parameters import emit_created_low, emit_low_by_default, mark_cast_to_float32
+from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
 from .overhead import RepeatedCosts, is_compiled_or_low
 from .sizes import note_odd_sides
 from .syntax_queries import callee_of, first_argument, keywords_of, last_name
@@ -343,7 +343,7 @@ _METHODS: dict[str, Method] = {
 
 
 def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
-    tracked_object.attributes.low = dtype
+    set_low(interp, tracked_object, dtype)
     _emit_module_cast(interp, tracked_object, dtype, node)
 
 
@@ -418,6 +418,7 @@ def mark_wrapped(
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
             tracked_object.attributes.computes_in, converts = interp.file_data(PolicyDtypes)[policy.key]
             tracked_object.attributes.prepared |= converts
+            interp.file_data(LowModules).add(tracked_object.key)
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"

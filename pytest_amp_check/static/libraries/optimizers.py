@@ -204,10 +204,17 @@ def _is_divided_by_window(rate: Value | None) -> bool:
     return not divisors or not all(divisor.is_literal for divisor in divisors)
 
 
+class _ClearingClasses(dict[Class, bool]):
+    """Optimizer classes, each with True if another method than ``zero_grad`` may clear gradients."""
+
+
 def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return an optimizer of a project class, whose methods may do more than torch's methods."""
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
-    if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
+    clearing = interp.file_data(_ClearingClasses)
+    if cls not in clearing:
+        clearing[cls] = any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad")
+    if clearing[cls]:
         made.tracked_object.attributes.hooked = True
     return made
 

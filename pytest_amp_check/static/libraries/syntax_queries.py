@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TypeVar
 
-    from ..project.module import Module
+    from ..project.module import Class, Function, Module
 
     Kind = TypeVar("Kind", bound=ast.AST)
 
@@ -26,12 +26,19 @@ def find_nodes(node: ast.AST, kind: type[Kind]) -> list[Kind]:
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def iterate_scopes(module: Module) -> Iterator[list[ast.AST]]:
-    """Yield the nodes of each function, and of the statements outside of functions and classes."""
+def iterate_scopes(module: Module, names: frozenset[str] | None = None) -> Iterator[list[ast.AST]]:
+    """Yield the nodes of each function, and of the statements outside of functions and classes.
+
+    With ``names``, functions without one of these relevant names are omitted, inner functions and classes included.
+    """
     outside = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
     yield [node for statement in outside for node in walk(statement)]
+    holders: list[Function | Class] = [*module.functions.values(), *module.classes.values()]
+    lines = [each.node.lineno for each in holders if names is None or not names.isdisjoint(each.used_names)]
     for function in module.functions.values():
-        yield function.nodes
+        first, last = function.node.lineno, function.node.end_lineno or function.node.lineno
+        if names is None or any(first <= line <= last for line in lines):
+            yield function.nodes
 
 
 def is_conditional_in_loop(tree: ast.AST, node: ast.AST) -> bool:

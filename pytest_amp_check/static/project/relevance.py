@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.sites import is_test_file
 from ..sources.patterns import strip_docstrings
 from .module import (
     AVERAGING,
@@ -19,12 +20,14 @@ from .module import (
     LARGE_NUMBER,
     SCALING,
     SMALL_NUMBER,
+    Class,
     Function,
     Module,
+    assigned_pairs,
     is_constant_name,
 )
 from .region_entry import POLICIES
-from .syntax import root_name
+from .syntax import root_name, tail_name, walk
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
 TRAINERS = FRAMEWORKS[frameworks.HUGGING_FACE].relevant_names
@@ -201,7 +204,11 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     }
     losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
-    scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
+    scaling = {function.cls for function in does if trains and function.cls is not None and does[function] & _AMP}
+    if is_test_file(module.path):
+        # Each test has an instance of its own: the methods share only what the class keeps in attributes.
+        amp = {name for name, actions in (*bits.items(), *found.items()) if actions & _AMP}
+        scaling = {cls for cls in scaling if _may_keep(cls, amp, foreign)}
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
     for function in module.functions.values():
@@ -217,6 +224,20 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _may_keep(cls: Class, names: set[str], foreign: frozenset[str]) -> bool:
+    """Return True if an attribute of a class may hold what one of some names returns, or if a base class may do so.
+
+    A scaler that other code stores there is used by its attribute.
+    """
+    if cls.is_open or any(root_name(base) in foreign for base in cls.bases):
+        return True
+    if any("." in text and (role == "scaler" or role in FRAMEWORKS) for text, role in cls.module.role_by_text.items()):
+        return True
+    values = [value for pairs in cls.assignments.values() for _, value in pairs]
+    values += [value for statement in cls.node.body for _, value in assigned_pairs(statement)]
+    return any(tail_name(node) in names for value in values for node in walk(value))
 
 
 def _is_of_another_framework(module: Module) -> bool:

@@ -64,7 +64,7 @@ def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     fact = mark_fill(interp, node, fact)
     check_fill(interp, node)
     if fact is None and value.kind in _MODEL_OUTPUTS and not value.dtype_info.dtype:
-        fact = find_output_info(interp, _callee_value(interp, node.func))
+        fact = find_output_info(interp, lambda: _callee_value(interp, node.func))
     return value if fact is None else value.with_dtype_info(fact)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import UnknownValue, Value
 from ..arguments import tracked_object_of
+from ..low_parameters import LowModules
 from .dtype_info import HALF_DTYPES, autocast_state
 
 TYPE_CHECKING = False
@@ -17,10 +20,11 @@ if TYPE_CHECKING:
 _CHOOSES = frozenset(("float", "double", "float32", "float64", "to", "type", "type_as", "autocast"))
 
 
-def find_output_info(interp: Interpreter, callee: Value | None) -> DtypeInfo | None:
+def find_output_info(interp: Interpreter, evaluate_callee: Callable[[], Value | None]) -> DtypeInfo | None:
     """Return the dtype info of what a model returns where no region is active, or None if it is not known to be low."""
-    if autocast_state(interp).mode not in ("out", "off"):
+    if not interp.file_data(LowModules) or autocast_state(interp).mode not in ("out", "off"):
         return None
+    callee = evaluate_callee()
     module = _find_module(interp, callee)
     if module is None or module.role != "module" or module.attributes.prepared:
         return None
