@@ -159,6 +159,11 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
         {"bwd": "x, w = ctx.saved_variables; return g @ w.t(), x.t() @ g"},
         [("forward", "function:undecorated")],
     ),
+    "saved and kept again": (
+        {"bwd": "ctx.x, w = ctx.saved_tensors; return g @ w.t(), None"},
+        [("forward", "function:undecorated")],
+    ),
+    "a product of what is saved": ({"bwd": "x, w = ctx.saved_tensors; y = x.t() @ w; return g * y, g * w"}, []),
     "saved otherwise": ({"bwd": "x, w = ctx.saved; return g @ w.t(), x.t() @ g"}, []),
     "attr of another": ({"fwd": "other.x = x; other.w = w; return x @ w", "bwd": "return g @ ctx.w.t(), ctx.x"}, []),
     "old and the same device": (

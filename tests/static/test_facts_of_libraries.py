@@ -312,3 +312,257 @@ for i, (x, y) in enumerate(loader):
 )
 def test_a_mean_over_the_samples_is_not_divided_by_the_window(loss: str, is_mean: bool) -> None:
     assert labels(EACH_LOSS.format(loss=loss)) == ["step@undivided"] * is_mean
+
+
+#: A step without autocast that a scaler scales.
+STEP = """\
+for x, y in loader:
+    optimizer.zero_grad()
+    {before}
+        out = model(x)
+        loss = F.mse_loss(out, y)
+    {backward}
+    scaler.step(optimizer)
+    scaler.update()
+"""
+AUTOCAST, SCALED = 'with torch.autocast("cuda"):', "scaler.scale(loss).backward()"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("with torch.cuda.graph(graph):", ["scale@no-autocast"]),
+        ("if True:", ["scale@no-autocast"]),
+        # It may be a region.
+        ("with unknown(graph):", []),
+    ],
+)
+def test_a_captured_graph_is_no_region(before: str, expected: list[str]) -> None:
+    assert labels(STEP.format(before=before, backward=SCALED)) == expected
+
+
+@pytest.mark.parametrize(
+    ("backward", "expected"),
+    [
+        ("loss.backward()", ["step@raw"]),
+        # Other classes of optimizers have a method of their own, which may scale.
+        ("optimizer.backward(loss)", []),
+        ("optimizer.other(loss)", []),
+    ],
+)
+def test_an_optimizer_that_runs_backward_may_scale(backward: str, expected: list[str]) -> None:
+    assert labels(STEP.format(before=AUTOCAST, backward=backward)) == expected
+
+
+@pytest.mark.parametrize(
+    ("division", "is_divided"),
+    [
+        ("loss.div_(4)", True),
+        ("loss.mul_(0.25)", True),
+        ("loss = loss.div(4)", True),
+        ("loss = loss.__truediv__(4)", True),
+        ("loss.div(4)", False),
+        ("loss.__truediv__(4)", False),
+    ],
+)
+def test_only_methods_in_place_divide_the_loss_itself(division: str, is_divided: bool) -> None:
+    program = WINDOW.format(divided="").replace(', reduction="sum"', "").replace("    loss = loss", f"    {division}")
+    assert labels(program) == ["step@undivided"] * (not is_divided)
+
+
+LOSSES = "    losses = [F.mse_loss(out, y){}, F.l1_loss(out, y){}]\n    loss = sum(losses)"
+
+
+@pytest.mark.parametrize(
+    ("factors", "is_divided"),
+    [((" / 4", " / 4"), True), ((" * a / 4", " * b / 4"), True), ((" / len(x)", " / len(x)"), False)],
+)
+def test_a_sum_of_a_list_is_divided_as_its_terms_are(factors: tuple[str, str], is_divided: bool) -> None:
+    program = WINDOW.replace('loss = F.mse_loss(model(x), y, reduction="sum")', "out = model(x)")
+    program = program.replace("    loss = loss{divided}", LOSSES.format(*factors))
+    assert labels(program) == ["step@undivided"] * (not is_divided)
+
+
+OUTPUTS = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+
+    def forward(self, x):
+        out = self.fc(x)
+        loss = compute(out)
+        return {returned}
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i, x in enumerate(loader):
+    with torch.autocast("cuda"):
+        {taken}
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "taken", "expected"),
+    [
+        ("loss", "loss = net(x)", "step@undivided"),
+        # One of several outputs need not be a mean.
+        ("loss, out", "loss, _ = net(x)", "step@undivided-vague"),
+        ("loss, out", "loss = net(x)[0]", "step@undivided-vague"),
+        ('{"loss": loss, "out": out}', 'loss = net(x)["loss"]', "step@undivided-vague"),
+    ],
+)
+def test_a_loss_among_several_outputs_may_be_a_sum(returned: str, taken: str, expected: str) -> None:
+    assert labels(OUTPUTS.format(returned=returned, taken=taken)) == [expected]
+
+
+INNER = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+
+    def forward(self, x, y):
+        {region}
+            return F.binary_cross_entropy(torch.sigmoid(self.fc(x)), y)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    net(x, y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("region", "is_banned"),
+    [
+        ('with torch.autocast("cuda"):', True),
+        ('with torch.autocast("cuda", enabled=flag):', True),
+        ('with torch.autocast("cuda", enabled=False):', False),
+        ("if True:", False),
+    ],
+)
+def test_a_loss_that_a_region_inside_of_forward_bans(region: str, is_banned: bool) -> None:
+    assert labels(INNER.format(region=region)) == ["bce@region"] * is_banned
+
+
+OUTSIDE = """\
+from other import Net
+
+model = {net}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        out = model(x)
+    loss = {loss}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("net", ["nn.Linear(2, 2)", "Net()"])
+@pytest.mark.parametrize(
+    ("loss", "is_of_logs"),
+    [("F.cross_entropy(out, y)", False), ("F.nll_loss(out, y)", True), ("F.ctc_loss(out, y, a, b)", True)],
+)
+def test_an_unknown_model_returns_log_probabilities_to_their_loss(net: str, loss: str, is_of_logs: bool) -> None:
+    is_silent = is_of_logs and net == "Net()"
+    assert labels(OUTSIDE.format(net=net, loss=loss)) == ["loss@outside"] * (not is_silent)
+
+
+SHARDED = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(loader):
+    model = nn.Linear(4, 4)
+    model = {wrapped}
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    scaler = ShardedGradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        {clip}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        ("FSDP(model)", ["step@shards-fused"]),
+        ("model", ["step@shards-fused"]),
+        ("DDP(model)", []),
+        ("fully_shard(model)", []),
+    ],
+)
+def test_a_fused_optimizer_skips_by_itself(wrapped: str, expected: list[str]) -> None:
+    assert labels(SHARDED.format(wrapped=wrapped, clip="")) == expected
+    assert labels(SHARDED.format(wrapped=wrapped, clip="").replace(", fused=True", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_local"),
+    [("isinstance(model, FSDP)", False), ("isinstance(model, nn.Module)", True), ("kind == 1", True)],
+)
+def test_a_branch_for_other_classes_has_no_shards(condition: str, is_local: bool) -> None:
+    program = f"""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(model, loader):
+    model = FSDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        if {condition}:
+            pass
+        else:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+"""
+    assert labels(program) == ["clip@shards"] * is_local
+
+
+@pytest.mark.parametrize(
+    ("zeros", "is_low"),
+    [
+        ("other.new_zeros(1, dtype=torch.bfloat16)", True),
+        ("torch.zeros(1, dtype=torch.bfloat16)", True),
+        ("other.new_zeros(1, dtype=torch.float32)", False),
+        ("other.new_zeros(1)", False),
+        ("other.new_ones(1, dtype=torch.bfloat16)", False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("addition", "is_sum"),
+    [
+        ("total += y", True),
+        ("torch.add(total, y, out=total)", True),
+        ("torch.add(total, out=total, other=y)", True),
+        ("torch.add(total, y, out=other)", False),
+        ("torch.add(total, y)", False),
+    ],
+)
+def test_a_sum_that_begins_with_low_zeros(zeros: str, addition: str, is_low: bool, is_sum: bool) -> None:
+    program = f"""\
+total = {zeros}
+for x in loader:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(x).sum()
+    {addition}
+"""
+    assert labels(program) == ["sum:low"] * (is_low and is_sum)

@@ -172,6 +172,12 @@ def follow(weights, model, decay=0.999):
     kept = OrderedDict(weights.named_parameters())
     for name, p in model.named_parameters():
         kept[name].mul_(decay).add_(p, alpha=1 - decay)
+
+def mix(kept, model):
+    follow(kept, model)
+
+def mix_all(kept, model):
+    mix(kept, model)
 """
 
 
@@ -184,6 +190,9 @@ def follow(weights, model, decay=0.999):
         ("average = deepcopy(model).half()", f"{MIXES}\n        e.copy_(d * e + (1 - d) * p)", True),
         ("average = deepcopy(model).half()", "follow(average, model)", True),
         ("average = deepcopy(model).half()", "follow(model=model, weights=average)", True),
+        ("average = deepcopy(model).half()", "mix(average, model)", True),
+        # Functions of functions of functions are not read.
+        ("average = deepcopy(model).half()", "mix_all(average, model)", False),
         ("average = deepcopy(model)", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
         ("average = deepcopy(model).half().float()", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
         # The weights are copied, or only the outputs are mixed.
