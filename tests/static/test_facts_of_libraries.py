@@ -352,6 +352,11 @@ def test_a_captured_graph_is_no_region(before: str, expected: list[str]) -> None
 )
 def test_an_optimizer_that_runs_backward_may_scale(backward: str, expected: list[str]) -> None:
     assert labels(STEP.format(before=AUTOCAST, backward=backward)) == expected
+    inside = STEP.format(before=AUTOCAST, backward=f"    {backward}").replace(
+        "scaler.step(optimizer)", "optimizer.step()"
+    )
+    is_backward = "backward" in backward
+    assert labels(inside.replace("scaler.update()", "")) == ["backward@region"] * is_backward
 
 
 @pytest.mark.parametrize(
@@ -566,3 +571,43 @@ for x in loader:
     {addition}
 """
     assert labels(program) == ["sum:low"] * (is_low and is_sum)
+
+
+@pytest.mark.parametrize("place", ["net", "module"])
+@pytest.mark.parametrize(
+    ("weight", "is_wide"),
+    [
+        ("torch.ones(4)", True),
+        ("torch.randn(4, 4)", True),
+        ("torch.tensor([1.0])", True),
+        # A tensor without dimensions promotes nothing.
+        ("torch.ones(())", False),
+        ("torch.ones([])", False),
+        ("torch.tensor(1.0)", False),
+        ("torch.ones(4, dtype=torch.float16)", False),
+    ],
+)
+def test_a_float32_parameter_with_dimensions_widens_a_product(weight: str, is_wide: bool, place: str) -> None:
+    product = f"""\
+fc = nn.Linear(4, 4)
+weight = nn.Parameter({weight})
+with torch.autocast("cuda"):
+    out = fc(x) * weight
+    out = out.masked_fill(mask, -1e9)
+"""
+    net = f"""\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.weight = nn.Parameter({weight})
+
+    def forward(self, x, mask):
+        out = self.fc(x) * self.weight
+        return out.masked_fill(mask, -1e9)
+
+net = Net()
+with torch.autocast("cuda"):
+    out = net(x, mask)
+"""
+    assert labels(net if place == "net" else product) == ["fill:overflow"] * (not is_wide)

@@ -131,7 +131,6 @@ def _call_optimizer_method(
             optimizer.tracked_object.attributes.divided = True
     if name == "backward":
         interp.emit(e.Backward, node, opaque=True, feeds=None)
-        return NONE
     return structural_unknown(interp, Operation.CALL, (optimizer, *args), name, name)
 
 
