@@ -46,6 +46,10 @@ for i, (x, y) in enumerate(loader):
         (" / len(x) / 4", True),
         (" / 4 / len(x)", True),
         (" / 4 / len(x) / len(x)", True),
+        (" * 0.25 / len(x)", True),
+        (" * 2 / len(x)", False),
+        (" ** 2 / len(x)", False),
+        (".log() / len(x)", False),
     ],
 )
 def test_a_sum_is_divided_by_the_samples_and_by_the_window(divided: str, is_divided: bool) -> None:
@@ -611,3 +615,26 @@ with torch.autocast("cuda"):
     out = net(x, mask)
 """
     assert labels(net if place == "net" else product) == ["fill:overflow"] * (not is_wide)
+
+
+@pytest.mark.parametrize("values", ["out.sigmoid()", "out"])
+@pytest.mark.parametrize(
+    ("op", "keeps"),
+    [
+        ("", True),
+        (".abs()", True),
+        (".relu()", True),
+        (".mean(0)", True),
+        (".clamp(min=0.1)", True),
+        (".view(-1)", True),
+        (" * 0.5", True),
+        (".cumsum(0)", False),
+    ],
+)
+def test_squares_of_bounded_values_do_not_overflow(values: str, op: str, keeps: bool) -> None:
+    program = f"""\
+with torch.autocast("cpu", dtype=torch.float16):
+    out = model(x)
+    total = ({values}{op}).square().sum()
+"""
+    assert labels(program) == ["fragile:squares"] * (values == "out" or not keeps)
