@@ -217,3 +217,117 @@ def test_an_average_is_sought_after_eight_skipped_steps(skips: int, is_found: bo
         "`of.scaler.get_scale()` did not fall in `of.scaler.update()`"
     )
     assert [finding.message for finding in run.findings] == [message] * is_found
+
+
+@pytest.mark.parametrize(("counts", "is_found"), [(63, True), (64, False)])
+def test_counts_are_examined_up_to_a_number(counts: int, is_found: bool) -> None:
+    where, source = torch.zeros(300, dtype=torch.int64), torch.ones(300, dtype=BFLOAT16)
+
+    def count() -> None:
+        for _ in range(counts):
+            torch.zeros(2, dtype=BFLOAT16).index_add_(0, where[:3], source[:3])
+        torch.zeros(2, dtype=BFLOAT16).index_add_(0, where, source)
+
+    assert found(count) == [("sum:count", True)] * is_found
+
+
+@pytest.mark.parametrize(("calls", "is_found"), [(3, True), (4, False)])
+def test_angles_are_examined_four_times_at_a_location(calls: int, is_found: bool) -> None:
+    def call() -> None:
+        for i in range(calls + 1):
+            torch.sin(torch.tensor([1.0 if i < calls else 300.0], dtype=BFLOAT16))
+
+    assert found(call) == [("positions:radians", True)] * is_found
+
+
+@pytest.mark.parametrize(("sums", "is_kept", "is_found"), [(255, True, True), (256, True, False), (256, False, True)])
+def test_sums_are_followed_up_to_a_number_while_they_live(sums: int, is_kept: bool, is_found: bool) -> None:
+    def add() -> None:
+        others = [torch.zeros((), dtype=BFLOAT16) for _ in range(sums)]
+        for i in range(sums):
+            others[i] += 1.0
+        if not is_kept:
+            others.clear()
+        total = torch.tensor(256.0, dtype=BFLOAT16)
+        for _ in range(17):
+            total += 1.0
+
+    assert found(add) == [("sum:low", True)] * is_found
+
+
+@pytest.mark.parametrize(("others", "steps", "is_found"), [(0, 2, False), (0, 3, True), (61, 3, True), (62, 3, False)])
+def test_an_average_stands_still_in_three_of_the_first_steps(others: int, steps: int, is_found: bool) -> None:
+    def average() -> None:
+        for _ in range(others):
+            torch.ones(4, dtype=BFLOAT16).lerp_(torch.zeros(4, dtype=BFLOAT16), 0.5)
+        kept = torch.ones(4, dtype=BFLOAT16)
+        for _ in range(steps):
+            kept.lerp_(torch.full((4,), 2.0, dtype=BFLOAT16), 1e-4)
+
+    assert found(average) == [("sum:still", True)] * is_found
+
+
+class NanAt(torch.autograd.Function):  # type: ignore[name-defined, misc]
+    """A loss whose gradient is NaN for one element."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Any, row: int, column: int, is_turned: bool) -> Any:
+        ctx.shape, ctx.place, ctx.is_turned = weight.shape, (row, column), is_turned
+        return weight.sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        made = torch.zeros(ctx.shape)
+        made[ctx.place] = float("nan")
+        return made.t().contiguous().t() if ctx.is_turned else made, None, None, None
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize(
+    ("size", "row", "column", "is_found"),
+    [(128, 5, 6, True), (129, 0, 6, True), (129, 5, 0, True), (129, 1, 6, False), (129, 5, 1, False)],
+)
+def test_large_gradients_are_sampled(size: int, row: int, column: int, is_turned: bool, is_found: bool) -> None:
+    weight = nn.Parameter(torch.ones(size, size))
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        NanAt.apply(weight, row, column, is_turned).backward()
+        optimizer.zero_grad()
+
+    assert [label.partition(":")[0] for label, _ in found(train)] == ["not-finite"] * is_found
+
+
+def test_four_values_that_are_not_finite_are_explained() -> None:
+    of = training()
+    losses: list[Callable[[Any], Any]] = [
+        lambda y: (y * 0 - 1).log().sum(),
+        lambda y: (y * 0).log().sum(),
+        lambda y: (y / (y * 0)).sum(),
+        lambda y: (y * 0 - 1).sqrt().sum(),
+        lambda y: (y * 0).rsqrt().sum(),
+    ]
+
+    def train() -> None:
+        for compute in losses:
+            loss: Any = compute(of.model(torch.ones(2, 4)).abs())
+            loss.backward()
+            of.optimizer.zero_grad()
+
+    assert found(train) == [("not-finite:domain", True)] * 4
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "error", [RuntimeError("other"), ValueError("a tensor that requires grad as a constant")], ids=["other", "value"]
+)
+def test_a_trace_that_fails_otherwise_is_no_mistake(error: Exception) -> None:
+    def fail(x: Any) -> Any:
+        raise error
+
+    def trace() -> None:
+        with pytest.raises(type(error)), torch.autocast("cpu", dtype=BFLOAT16):
+            torch.jit.trace(fail, torch.ones(2))
+
+    assert found(trace) == []
