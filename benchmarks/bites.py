@@ -88,6 +88,8 @@ OF_RECORDINGS = (
     "tests/frontends/test_run_details.py",
     "tests/frontends/test_run_ranks.py",
     "tests/frontends/test_notebook_runs.py",
+    "tests/frontends/test_notebook_magic.py",
+    "tests/frontends/test_page_in_full.py",
 )
 #: The folders whose code can be mutated, and the tests that are collected for each.
 TARGETS = {
