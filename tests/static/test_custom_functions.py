@@ -114,6 +114,8 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
     "unknown weight": ({"weight": "make()"}, []),
     "zeros": ({"weight": "nn.Parameter(torch.zeros(8, 8))"}, [("forward", "function:undecorated")]),
     "empty": ({"weight": "torch.nn.Parameter(torch.empty(8, 8))"}, [("forward", "function:undecorated")]),
+    "another method": ({"use": "Mul.other(x, self.w)"}, []),
+    "another class": ({"use": "Other.apply(x, self.w)"}, []),
     "of input": ({"use": "Mul.apply(x, x)"}, []),
     "product and weight": ({"use": "Mul.apply(self.lin(x), self.w)"}, [("forward", "function:undecorated")]),
     "product": ({"use": "Mul.apply(self.lin(x), x)"}, []),

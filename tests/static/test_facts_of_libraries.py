@@ -638,3 +638,74 @@ with torch.autocast("cpu", dtype=torch.float16):
     total = ({values}{op}).square().sum()
 """
     assert labels(program) == ["fragile:squares"] * (values == "out" or not keeps)
+
+
+@pytest.mark.parametrize(
+    ("loop", "is_long"),
+    [
+        ("for x in batch:", True),
+        ("for x in range(64):", True),
+        ("for x in range(n):", True),
+        ("while True:", True),
+        # A few terms lose little.
+        ("for x in range(63):", False),
+        ("for x in (a, b):", False),
+        ("for x in [a, b]:", False),
+    ],
+)
+def test_a_sum_of_few_terms_may_be_low(loop: str, is_long: bool) -> None:
+    program = f"""\
+total = torch.zeros(1, dtype=torch.bfloat16)
+{loop}
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(x).sum()
+    total += y
+"""
+    assert labels(program) == ["sum:low"] * is_long
+
+
+PREPARED = """\
+from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        loss = F.mse_loss(model(x), y)
+        accelerator.backward({loss})
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("argument", ["{}", "loss={}"])
+@pytest.mark.parametrize(("loss", "is_twice"), [("loss / 4", True), ("loss", False), ("loss / 2", False)])
+def test_an_engine_divides_the_loss(argument: str, loss: str, is_twice: bool) -> None:
+    assert labels(PREPARED.format(loss=argument.format(loss))) == ["loss:divided-twice"] * is_twice
+
+
+@pytest.mark.parametrize(("wanted", "is_scaled"), [("True", True), ("False", False), ("None", False), ("scaler", True)])
+def test_a_trainer_of_ignite_has_the_scaler_that_it_makes(wanted: str, is_scaled: bool) -> None:
+    program = f"""\
+from ignite.engine import create_supervised_trainer
+
+trainer = create_supervised_trainer(model, optimizer, F.mse_loss, amp_mode="amp", scaler={wanted})
+trainer.run(loader)
+torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()%s}}, "last.pt")
+"""
+    assert labels(program % "") == ["save:no-scaler"] * is_scaled
+    saved = "scaler" if wanted == "scaler" else "trainer.state.scaler"
+    assert labels(program % f', "scaler": {saved}.state_dict()') == []
+
+
+@pytest.mark.parametrize(
+    ("tensors", "is_raw"),
+    [
+        *((form.format("scaler.scale(loss)"), False) for form in ("{}", "tensors={}", "[{}]", "tensors=[{}]")),
+        *((form.format("loss"), True) for form in ("{}", "tensors={}", "[{}]", "tensors=[{}]")),
+        ("scaler.scale(loss) if flag else loss", True),
+    ],
+)
+def test_a_loss_runs_backward_by_a_function(tensors: str, is_raw: bool) -> None:
+    backward = f"torch.autograd.backward({tensors})"
+    assert labels(STEP.format(before=AUTOCAST, backward=backward)) == ["step@raw"] * is_raw
