@@ -450,16 +450,18 @@ for x, y in loader:
 
 
 @pytest.mark.parametrize(
-    ("region", "is_banned"),
+    ("region", "expected"),
     [
-        ('with torch.autocast("cuda"):', True),
-        ('with torch.autocast("cuda", enabled=flag):', True),
-        ('with torch.autocast("cuda", enabled=False):', False),
-        ("if True:", False),
+        ('with torch.autocast("cuda"):', ["bce@region"]),
+        ('with torch.autocast("cuda", enabled=flag):', ["bce@region"]),
+        ("with torch.autocast(device):", ["bce@region"]),
+        ('with torch.autocast("cpu", dtype=torch.bfloat16):', ["bce@region-cpu"]),
+        ('with torch.autocast("cuda", enabled=False):', []),
+        ("if True:", []),
     ],
 )
-def test_a_loss_that_a_region_inside_of_forward_bans(region: str, is_banned: bool) -> None:
-    assert labels(INNER.format(region=region)) == ["bce@region"] * is_banned
+def test_a_loss_that_a_region_inside_of_forward_bans(region: str, expected: list[str]) -> None:
+    assert labels(INNER.format(region=region)) == expected
 
 
 OUTSIDE = """\
@@ -709,3 +711,40 @@ torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()%s}
 def test_a_loss_runs_backward_by_a_function(tensors: str, is_raw: bool) -> None:
     backward = f"torch.autograd.backward({tensors})"
     assert labels(STEP.format(before=AUTOCAST, backward=backward)) == ["step@raw"] * is_raw
+
+
+BRANCHES = """\
+from other import A, B, C
+
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y)
+    if isinstance(x, {first}):
+        loss.backward()
+    else:
+        scaler.scale(loss).backward()
+    if isinstance(x, {second}):
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ("A", "A", True),
+        ("(A, B)", "(A, B)", True),
+        ("(dict, list)", "(dict, list)", True),
+        ("kinds", "kinds", True),
+        ("A", "B", False),
+        ("(A, B)", "(A, C)", False),
+        # The call may return another class.
+        ("(A, find())", "(A, find())", False),
+    ],
+)
+def test_a_question_about_the_same_classes_has_the_same_answer(first: str, second: str, is_same: bool) -> None:
+    expected = [] if is_same else ["step@raw", "plain-step@scaled"]
+    assert labels(BRANCHES.format(first=first, second=second)) == expected
