@@ -331,3 +331,60 @@ def test_a_trace_that_fails_otherwise_is_no_mistake(error: Exception) -> None:
             torch.jit.trace(fail, torch.ones(2))
 
     assert found(trace) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # g: a step; s: a skip without a cause, as of a scale that is too large; n: a skip with a cause.
+        ("n", ["not-finite:gradient"]),
+        ("gn", ["not-finite:gradient"]),
+        ("nggg", ["not-finite:gradient"]),
+        # The scale falls: the skips after the first are not examined, ...
+        ("sn", []),
+        ("gsn", []),
+        ("gsssn", []),
+        # ... except of a run of skips that no scale needs.
+        ("gsssssssn", ["not-finite:gradient"]),
+        ("gssssssn", []),
+        ("gssssssss", []),
+        ("gssssssssn", []),
+        ("s" * 17 + "n", ["not-finite:gradient"]),
+        ("s" * 16 + "n", []),
+        ("s" * 18 + "n", []),
+        # Three skips without a cause are examined, and no fourth.
+        ("gsgsgsgn", ["not-finite:gradient"]),
+        ("gsgsgsgsgn", []),
+        ("gsgsgsgsgsssssssn", ["not-finite:gradient"]),
+    ],
+)
+def test_skipped_steps_are_examined_where_no_scale_explains_them(steps: str, expected: list[str]) -> None:
+    # A scale that 18 skips leave above one.
+    of = training(scale=2.0**13 if "g" in steps or len(steps) < 3 else 2.0**26)
+
+    def train() -> None:
+        for step in steps:
+            of.optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=FLOAT16):
+                out = of.model(torch.ones(1, 4))
+            loss = out.float().square().sum()
+            if step == "n":
+                loss = loss + (out.float() * 0).sqrt().sum()
+            of.scaler.scale(loss * 0.1).backward()
+            if step == "s":
+                of.model.weight.grad[0, 0] = float("inf")
+            make_step(of)
+
+    assert [label for label, _ in found(train)] == expected
+
+
+def test_a_scaler_for_bfloat16_hides_no_cause_of_its_skips() -> None:
+    of = training()
+
+    def train() -> None:
+        with torch.autocast("cpu", dtype=BFLOAT16):
+            out = of.model(torch.ones(1, 4))
+        of.scaler.scale((out.float() * 0).sqrt().sum()).backward()
+        make_step(of)
+
+    assert sorted(label for label, _ in found(train)) == ["not-finite:gradient", "scale:bf16"]
