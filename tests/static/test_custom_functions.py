@@ -225,3 +225,19 @@ def test_what_a_function_lacks(name: str) -> None:
     found = check_source("\n".join(lines) + "\n", "train.py")
     said = [(lines[each.line - 1].strip().removeprefix("def "), each.label) for each in found]
     assert [(line.partition("(ctx")[0], label) for line, label in said] == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The context is set up elsewhere, so forward gets none.
+        ("def backward(ctx, g)", "def setup_context(ctx, inputs, output):\n        pass\n\n    def backward(ctx, g)"),
+        ("def backward(ctx, g)", "def other(ctx, g)"),
+        ("def forward(ctx, x, w)", "def other(ctx, x, w)"),
+        ("(torch.autograd.Function)", "(other.Function)"),
+    ],
+)
+def test_a_function_of_another_form_is_left_alone(before: str, after: str) -> None:
+    program = PROGRAM.format(**{part: text.replace("; ", "\n        ") for part, text in PARTS.items()})
+    assert [each.label for each in check_source(program, "train.py")] == ["function:undecorated"]
+    assert [each.label for each in check_source(program.replace(before, after), "train.py")] == []
