@@ -98,3 +98,38 @@ FUNCTION = "    def step():\n        optimizer.step()"
 def test_a_step_past_the_scaler_may_depend_on_a_check(tmp_path: Path, setup: str, step: str, is_told: bool) -> None:
     labels = [label for _, label in found(tmp_path / "train.py", STEP.format(setup=setup, step=step))]
     assert labels == ["plain-step@unscaled"] * is_told
+
+
+PRODUCT = """\
+import torch
+from torch import einsum, outer
+
+positions, low = torch.tensor([[9000.0]]), torch.ones(1, 1, dtype=torch.float16)
+high = positions.half()
+angles = {angles}
+torch.sin(angles)
+"""
+
+
+@pytest.mark.parametrize(
+    ("angles", "label"),
+    [
+        *(
+            (f"positions.{cast}", "positions:cast")
+            for cast in ("half()", "bfloat16()", "to(torch.half)", "type(torch.half)", "type_as(low)")
+        ),
+        ("positions.float().add(0).half()", "positions:cast"),
+        ("low @ low * 9000", "positions:angles"),
+        ("torch.mm(low, low) * 9000", "positions:angles"),
+        ("low.matmul(low) * 9000", "positions:angles"),
+        ("torch.bmm(low[None], low[None]) * 9000", "positions:angles"),
+        ("einsum('ij,jk->ik', low, low) * 9000", "positions:angles"),
+        ("outer(low[0], low[0]) * 9000", "positions:angles"),
+        ("low * 9000", "positions:radians"),
+        ("torch.full((1,), 9000.0, dtype=torch.half)", "positions:radians"),
+    ],
+)
+def test_the_expression_that_rounds_angles(tmp_path: Path, angles: str, label: str) -> None:
+    assert found(tmp_path / "train.py", PRODUCT.format(angles=angles)) == [
+        (7 if label.endswith("radians") else 6, label)
+    ]
