@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import types
@@ -388,3 +389,24 @@ def test_a_scaler_for_bfloat16_hides_no_cause_of_its_skips() -> None:
         make_step(of)
 
     assert sorted(label for label, _ in found(train)) == ["not-finite:gradient", "scale:bf16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "label"),
+    [
+        ("enabled", 1, "autocast:not-a-bool"),
+        ("cache_enabled", 1, "autocast:not-a-bool"),
+        ("dtype", torch.float32, "autocast:unsupported-dtype"),
+        ("enabled", True, ""),
+        ("cache_enabled", False, ""),
+        ("cache_enabled", None, ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+def test_each_argument_of_a_region_is_checked(name: str, value: object, label: str) -> None:
+    def enter() -> None:
+        arguments: dict[str, Any] = {"device_type": "cpu", "dtype": BFLOAT16} | {name: value}
+        with contextlib.suppress(TypeError), torch.autocast(**arguments):
+            pass
+
+    assert found(enter) == [(label, True)] * bool(label)

@@ -748,3 +748,49 @@ for x, y in loader:
 def test_a_question_about_the_same_classes_has_the_same_answer(first: str, second: str, is_same: bool) -> None:
     expected = [] if is_same else ["step@raw", "plain-step@scaled"]
     assert labels(BRANCHES.format(first=first, second=second)) == expected
+
+
+LOADS = """\
+checkpoint = torch.load("last.pt")
+model.load_state_dict(checkpoint["model"])
+optimizer.load_state_dict(checkpoint["optimizer"])
+{load}
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+states = {{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}}
+torch.save(states, "last.pt")
+"""
+
+
+@pytest.mark.parametrize("argument", ["{}", "state_dict={}"])
+@pytest.mark.parametrize(
+    ("owner", "state", "may_be_scaler"),
+    [
+        ("scaler", 'checkpoint["scaler"]', True),
+        ("other", 'checkpoint["scaler"]', True),
+        ("other", "checkpoint[key]", True),
+        ("other", "state", True),
+        ("amp", 'checkpoint["x"]', True),
+        ("other", 'checkpoint["average"]', False),
+    ],
+)
+def test_an_object_with_another_entry_is_no_scaler(owner: str, state: str, may_be_scaler: bool, argument: str) -> None:
+    load = f"{owner}.load_state_dict({argument.format(state)})"
+    assert labels(LOADS.format(load=load)) == ["load:no-scaler"] * (not may_be_scaler)
+
+
+@pytest.mark.parametrize(("write", "is_written"), [("p.data = other", True), ("p.name = other", False)])
+def test_an_assignment_of_data_in_a_region(write: str, is_written: bool) -> None:
+    program = f"""\
+with torch.autocast("cuda"):
+    model(x)
+    for p in model.parameters():
+        {write}
+    model(x)
+"""
+    assert labels(program) == ["write@region-then-forward"] * is_written
