@@ -410,3 +410,15 @@ def test_each_argument_of_a_region_is_checked(name: str, value: object, label: s
             pass
 
     assert found(enter) == [(label, True)] * bool(label)
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(9_999, True), (10_000, False)])
+def test_a_checkpoint_is_searched_up_to_a_number_of_objects(others: int, is_found: bool) -> None:
+    of = training()
+
+    def save() -> None:
+        run_backward(of)
+        make_step(of)
+        torch.save([*([] for _ in range(others)), of.optimizer.state_dict()], io.BytesIO())
+
+    assert found(save) == [("save:no-scaler", True)] * is_found
