@@ -66,6 +66,12 @@ OF_THE_ANALYZER = (
     "tests/frontends/test_formats.py",
     "tests/frontends/test_one_verdict.py",
 )
+#: Tests of the options of a check, which declare helpers, devices and dtypes to the models of libraries.
+OF_OPTIONS = (
+    "tests/frontends/test_check_options.py",
+    "tests/frontends/test_command_details.py",
+    "tests/frontends/test_formats_in_full.py",
+)
 #: Tests of recordings: some listeners are tested through the command, the plugin or the fixtures alone.
 OF_RECORDINGS = (
     "tests/runtime",
@@ -82,12 +88,14 @@ OF_RECORDINGS = (
     "tests/frontends/test_run_details.py",
     "tests/frontends/test_run_ranks.py",
     "tests/frontends/test_notebook_runs.py",
+    "tests/frontends/test_notebook_magic.py",
+    "tests/frontends/test_page_in_full.py",
 )
 #: The folders whose code can be mutated, and the tests that are collected for each.
 TARGETS = {
     "protocol": (*OF_THE_ANALYZER, "tests/runtime"),
     "static/interpreter": OF_THE_ANALYZER,
-    "static/libraries": OF_THE_ANALYZER,
+    "static/libraries": (*OF_THE_ANALYZER, *OF_OPTIONS),
     "static/project": OF_THE_ANALYZER,
     "static/sources": (*OF_THE_ANALYZER, "tests/frontends"),
     "runtime/record": OF_RECORDINGS,

@@ -438,3 +438,82 @@ def test_gradients_that_are_not_finite_are_found_in_large_weights_too(
         weight.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert bool(run.findings) is any(where)
+
+
+#: A clip is known by its products with several norms.
+OF_TURNS = {"before": "loss = loss * (turn + 1)"}
+POST = "[p.register_post_accumulate_grad_hook(lambda p: ({}, None)[1]) for p in model.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("p.grad.div_(p.grad.norm() / 0.01)", ["clip@scaled-by-hand"]),
+        ("p.grad.mul_(0.01 / p.grad.norm())", ["clip@scaled-by-hand"]),
+        ("p.grad.clamp_(-1, 1)", ["edit@scaled"]),
+        ("p.grad.fill_(0.5)", ["edit@scaled"]),
+        ("p.grad.add_(1e-3)", ["edit@scaled"]),
+        ("sizes.append(p.grad.norm().item())", ["read@scaled"]),
+        # An average, a division by the scale, and what a scale does not change.
+        ("p.grad.div_(2)", []),
+        ("p.grad.mul_(0.5)", []),
+        ("p.grad.div_(64.0)", []),
+        ("p.grad.neg_()", []),
+        ("p.grad.zero_()", []),
+        ("sizes.append(p.shape)", []),
+        ("sizes.append(bool(p.grad.isfinite().all()))", []),
+    ],
+)
+def test_hooks_that_follow_an_accumulation(statement: str, expected: list[str], tmp_path: Path) -> None:
+    assert [label for label, _ in found(tmp_path, setup=POST.format(statement), **OF_TURNS)] == expected
+
+
+WEIGHT_GRAD, CLIP = "model.weight.grad", "nn.utils.clip_grad_norm_"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        *(
+            (f"{WEIGHT_GRAD}{data} = {WEIGHT_GRAD}{data}{change}", label)
+            for data in ("", ".data")
+            for change, label in (
+                (".clamp(-1, 1)", "clip@scaled-by-hand"),
+                (f" * (0.01 / {WEIGHT_GRAD}.norm())", "clip@scaled-by-hand"),
+                (" / 64.0", "step@divided"),
+                (" * 0.5", ""),
+                ("", ""),
+            )
+        ),
+        (f"{WEIGHT_GRAD} = torch.ones(1, 8)", ""),
+        (f"{WEIGHT_GRAD} = None", ""),
+        (f"{CLIP}(model.weight, 1.0)", "clip@scaled"),
+        (f"{CLIP}((p for p in model.parameters()), 1.0)", "clip@scaled"),
+        (f"{CLIP}(model.parameters(), torch.tensor(1.0))", "clip@scaled"),
+        (f"{CLIP}(model.parameters(), float('nan'))", "clip@scaled"),
+        (f"{CLIP}(model.parameters(), 0.06)", "clip@scaled"),
+        ("nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.tensor(2.0))", "clip@scaled"),
+        # Clips of other parameters, and by a limit with the scale.
+        (f"{CLIP}(nn.Linear(1, 1).parameters(), 1.0)", ""),
+        (f"{CLIP}([], 1.0)", ""),
+        (f"{CLIP}(model.parameters(), 1.0 * scaler.get_scale())", ""),
+        # Norms.
+        (f"{CLIP}(model.parameters(), float('inf'))", "read@scaled"),
+        (f"{CLIP}(model.parameters(), float('inf')) / scaler.get_scale()", ""),
+        ("nn.utils.get_total_norm([p.grad for p in model.parameters()])", "read@scaled"),
+        ("nn.utils.get_total_norm([p.grad for p in model.parameters()]) / scaler.get_scale()", ""),
+        ("nn.utils.get_total_norm([p for p in model.parameters()])", ""),
+    ],
+)
+def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_path: Path) -> None:
+    if "_with_norm_" in after and not hasattr(torch.nn.utils, "clip_grads_with_norm_"):
+        pytest.skip("this torch has no such function")
+    if "get_total_norm" in after and not hasattr(torch.nn.utils, "get_total_norm"):
+        pytest.skip("this torch has no such function")
+    told = found(tmp_path, after=after, **OF_TURNS)
+    assert [label for label, _ in told] == [expected] * bool(expected)
+    if expected == "clip@scaled-by-hand":
+        assert told[0][1].startswith("`this assignment` clips gradients")
+    # The same with gradients that are not scaled is right.
+    if expected != "step@divided" and "nan" not in after:
+        assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **OF_TURNS) == []

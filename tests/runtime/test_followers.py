@@ -73,6 +73,7 @@ for i, (x, y) in enumerate(batches):
     with torch.no_grad():
 {PAIRS}            kept.mul_(0.9).add_(p, alpha=0.1)
 """,
+    "... past the weights": EACH + "            kept.copy_(1.5 * p - 0.5 * kept)\n",
     "the weights are copied whole": EACH + "            kept.copy_(p)\n",
     "the weights decay": "for x, y in batches:\n    train_step(x, y)\n    with torch.no_grad():\n"
     "        for p in model.parameters():\n            p.add_(p, alpha=-1e-4)\n",

@@ -77,6 +77,7 @@ def with_accelerate(
         ("gradient_accumulation_steps=4", True),
         ('gradient_accumulation_steps=4, mixed_precision="bf16"', True),
         ('gradient_accumulation_steps=4, mixed_precision="fp16"', True),
+        ("gradient_accumulation_steps=2", True),
         ("gradient_accumulation_steps=args.steps", False),
         ("gradient_accumulation_plugin=args.plugin", False),
     ],

@@ -261,3 +261,128 @@ def test_the_state_of_a_wrapped_module(wrapper: str, forgets: bool) -> None:
     """The attribute of a wrapper is the module, whatever the name of the variable suggests."""
     found = check_source(WRAPPED.replace("WRAPPER", wrapper))
     assert [each.label for each in found] == [FORGOTTEN] * forgets
+
+
+TRAINING = """\
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+@dataclass
+class Record:
+    model: dict
+    optimizer: dict
+
+class Other:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler()
+for x in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = model(x).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+{keep}
+"""
+FORGOTTEN, WHOLE = "save:no-scaler", "save:whole-scaler"
+#: M, O, S and U stand for the states of the model, the optimizer, the scaler and an unknown object.
+STATES = {"M": "model", "O": "optimizer", "S": "scaler", "U": "other"}
+
+
+def labels_of(keep: str) -> list[str]:
+    for name, owner in STATES.items():
+        keep = re.sub(rf"\b{name}\b", f"{owner}.state_dict()", keep)
+    return [finding.label for finding in check_source(TRAINING.format(keep=keep), "train.py")]
+
+
+def nested(state: str, depth: int) -> str:
+    return "{'inner': " * depth + state + "}" * depth
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        ("O", [FORGOTTEN]),
+        ("M", []),
+        ("[O]", [FORGOTTEN]),
+        ("[M, O]", [FORGOTTEN]),
+        ("(M, O)", [FORGOTTEN]),
+        ("[[[M, O]]]", [FORGOTTEN]),
+        ("[O, epoch]", [FORGOTTEN]),
+        ("[O, U]", [FORGOTTEN]),
+        ("[M, O, S]", []),
+        ("dict(model=M, optim=O)", [FORGOTTEN]),
+        # Whole objects.
+        ("model", []),
+        ("optimizer", [FORGOTTEN]),
+        ("[model, optimizer]", [FORGOTTEN]),
+        ("[model, optimizer, scaler]", [WHOLE]),
+        ("{'optim': O, 'x': scaler}", [WHOLE]),
+        # A part of a scaler's state, and a state under a scaler's name.
+        ("{'optim': O, 'x': scaler.get_scale()}", []),
+        ("{'optim': O, 'x': U}", [FORGOTTEN]),
+        ("{'optim': O, 'scaler': U}", []),
+        # Unknown parts.
+        ("{'optim': O, **rest}", []),
+        ("{'optim': O, key: value}", []),
+        ("{'optim': O, 'x': {**rest}}", [FORGOTTEN]),
+        ("{'optim': O, 'amp': {**rest}}", []),
+        ("{'optim': O, 'x': value}", [FORGOTTEN]),
+        ("{'optim': O, 'amp': value}", []),
+        ("{'optim': O, 'x': amp}", []),
+        # Under a condition.
+        ("{'optim': O if flag else None, 'x': S if flag else None}", []),
+        ("{'optim': O, 'x': S if flag else None}", []),
+        ("{'optim': O, 'x': None}", [FORGOTTEN]),
+        # Fields of a record. Other classes may save more.
+        ("Record(M, O)", [FORGOTTEN]),
+        ("Other(M, O)", []),
+        # In containers, up to a depth.
+        (nested("[O]", 2), [FORGOTTEN]),
+        (nested("O", 5), [FORGOTTEN]),
+        (nested("O", 6), []),
+        ("{'optim': O, 'x': [S]}", []),
+        (f"{{'optim': O, 'x': {nested('S', 4)}}}", []),
+        (f"{{'optim': O, 'x': {nested('S', 5)}}}", [FORGOTTEN]),
+    ],
+)
+def test_states_in_a_saved_value(saved: str, expected: list[str]) -> None:
+    assert labels_of(f"torch.save({saved}, 'last.pt')") == expected
+    assert labels_of(f"torch.save(obj={saved}, f='last.pt')") == expected
+
+
+@pytest.mark.parametrize(
+    ("keep", "is_checkpoint"),
+    [
+        ("manager.keep({'model': M, 'optim': O})", True),
+        ("manager.keep(state={'model': M, 'optim': O})", True),
+        ("manager.keep([{'model': M, 'optim': O}])", True),
+        ("manager.keep({'model': model, 'optim': O})", True),
+        ("manager.keep({'optim': O, 'x': U})", True),
+        ("manager.keep(M, O)", True),
+        ("manager.keep({'model': M, 'optim': O, 'x': S})", False),
+        ("manager.keep(M, O, S)", False),
+        # The other code may add the scaler's state.
+        ("manager.keep({'model': M, 'optim': O}, scaler)", False),
+        ("manager.keep(M, O, scaler)", False),
+        # No other state.
+        ("manager.keep({'optim': O})", False),
+        ("manager.keep({'optim': O, 'x': 1})", False),
+        ("manager.keep(O)", False),
+        ("manager.keep(O, U)", False),
+        ("manager.keep({'model': M}, {'optim': O})", False),
+        # The other code takes the states itself, or keeps nothing.
+        ("manager.keep({'model': model, 'optim': optimizer})", False),
+        ("logger.info({'model': M, 'optim': O})", False),
+        ("manager.assert_equal(M, O)", False),
+        ("print(M, O)", False),
+    ],
+)
+def test_states_that_other_code_receives(keep: str, is_checkpoint: bool) -> None:
+    assert labels_of(keep) == [FORGOTTEN] * is_checkpoint

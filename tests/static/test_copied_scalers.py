@@ -203,3 +203,13 @@ def test_a_subclass_may_scale_by_itself(factor: str) -> None:
 def test_a_subclass_that_scales_nothing_is_followed() -> None:
     copy = SUBCLASS.replace(" * {factor}", "")
     assert [finding.code for finding in check(TRAINING, copy)] == ["AMP203"]
+
+
+@pytest.mark.parametrize("parameter", ["enabled={}", "*, enabled={}"])
+@pytest.mark.parametrize(("default", "is_told"), [("True", True), ("False", False), ("flag", False)])
+def test_a_copy_that_its_default_disables(parameter: str, default: str, is_told: bool) -> None:
+    """A flag of `unscale_` may be the flag of the scaler, unless the scaler is known to be enabled."""
+    copy = COPY.replace("enabled=True", parameter.format(default))
+    unscale = "        helper.unscale_(optimizer)\n"
+    training = TRAINING.replace(unscale, f"        if amp:\n    {unscale}")
+    assert [finding.code for finding in check(training, copy)] == ["AMP201"] * is_told

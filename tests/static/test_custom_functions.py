@@ -114,6 +114,8 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
     "unknown weight": ({"weight": "make()"}, []),
     "zeros": ({"weight": "nn.Parameter(torch.zeros(8, 8))"}, [("forward", "function:undecorated")]),
     "empty": ({"weight": "torch.nn.Parameter(torch.empty(8, 8))"}, [("forward", "function:undecorated")]),
+    "another method": ({"use": "Mul.other(x, self.w)"}, []),
+    "another class": ({"use": "Other.apply(x, self.w)"}, []),
     "of input": ({"use": "Mul.apply(x, x)"}, []),
     "product and weight": ({"use": "Mul.apply(self.lin(x), self.w)"}, [("forward", "function:undecorated")]),
     "product": ({"use": "Mul.apply(self.lin(x), x)"}, []),
@@ -159,6 +161,11 @@ CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
         {"bwd": "x, w = ctx.saved_variables; return g @ w.t(), x.t() @ g"},
         [("forward", "function:undecorated")],
     ),
+    "saved and kept again": (
+        {"bwd": "ctx.x, w = ctx.saved_tensors; return g @ w.t(), None"},
+        [("forward", "function:undecorated")],
+    ),
+    "a product of what is saved": ({"bwd": "x, w = ctx.saved_tensors; y = x.t() @ w; return g * y, g * w"}, []),
     "saved otherwise": ({"bwd": "x, w = ctx.saved; return g @ w.t(), x.t() @ g"}, []),
     "attr of another": ({"fwd": "other.x = x; other.w = w; return x @ w", "bwd": "return g @ ctx.w.t(), ctx.x"}, []),
     "old and the same device": (
@@ -218,3 +225,19 @@ def test_what_a_function_lacks(name: str) -> None:
     found = check_source("\n".join(lines) + "\n", "train.py")
     said = [(lines[each.line - 1].strip().removeprefix("def "), each.label) for each in found]
     assert [(line.partition("(ctx")[0], label) for line, label in said] == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The context is set up elsewhere, so forward gets none.
+        ("def backward(ctx, g)", "def setup_context(ctx, inputs, output):\n        pass\n\n    def backward(ctx, g)"),
+        ("def backward(ctx, g)", "def other(ctx, g)"),
+        ("def forward(ctx, x, w)", "def other(ctx, x, w)"),
+        ("(torch.autograd.Function)", "(other.Function)"),
+    ],
+)
+def test_a_function_of_another_form_is_left_alone(before: str, after: str) -> None:
+    program = PROGRAM.format(**{part: text.replace("; ", "\n        ") for part, text in PARTS.items()})
+    assert [each.label for each in check_source(program, "train.py")] == ["function:undecorated"]
+    assert [each.label for each in check_source(program.replace(before, after), "train.py")] == []

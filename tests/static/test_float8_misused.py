@@ -44,6 +44,7 @@ def found(body: str) -> list[tuple[int, str, bool]]:
 )
 def test_a_model_is_converted_first(before: str, expected: list[tuple[int, str, bool]]) -> None:
     assert found(f"{before}\nconvert_to_float8_training(model)") == expected
+    assert found(f"{before}\nconvert_to_float8_training(module=model)") == expected
     assert found(f"convert_to_float8_training(model)\n{before}") == []
 
 

@@ -172,6 +172,12 @@ def follow(weights, model, decay=0.999):
     kept = OrderedDict(weights.named_parameters())
     for name, p in model.named_parameters():
         kept[name].mul_(decay).add_(p, alpha=1 - decay)
+
+def mix(kept, model):
+    follow(kept, model)
+
+def mix_all(kept, model):
+    mix(kept, model)
 """
 
 
@@ -184,6 +190,9 @@ def follow(weights, model, decay=0.999):
         ("average = deepcopy(model).half()", f"{MIXES}\n        e.copy_(d * e + (1 - d) * p)", True),
         ("average = deepcopy(model).half()", "follow(average, model)", True),
         ("average = deepcopy(model).half()", "follow(model=model, weights=average)", True),
+        ("average = deepcopy(model).half()", "mix(average, model)", True),
+        # Functions of functions of functions are not read.
+        ("average = deepcopy(model).half()", "mix_all(average, model)", False),
         ("average = deepcopy(model)", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
         ("average = deepcopy(model).half().float()", f"{MIXES}\n        e.lerp_(p, 0.01)", False),
         # The weights are copied, or only the outputs are mixed.
@@ -258,3 +267,43 @@ ZIP = "for x, m in zip(batch.split(8), mask.split(8))"
 def test_a_masked_mean_of_each_micro_batch(loop: str, loss: str, found: bool) -> None:
     findings = check_source(WINDOW.format(loop=loop, loss=loss), "train.py")
     assert [(f.code, f.line) for f in findings] == ([("AMP301", 15)] if found else [])
+
+
+AVERAGE = """\
+import torch
+from copy import deepcopy
+
+class Average:
+    def __init__(self, model, decay=0.99, dtype=None):
+        {init}
+
+    def update(self, model):
+        for e, p in zip(self.ema.parameters(), model.parameters()):
+            {update}
+
+average = {call}
+"""
+INIT, UPDATE = "self.ema = deepcopy(model); self.ema.to({})", "e.lerp_(p, 0.1)"
+
+
+@pytest.mark.parametrize(
+    ("init", "update", "call", "is_found"),
+    [
+        (INIT.format("dtype"), UPDATE, "Average(model, dtype=torch.bfloat16)", True),
+        (INIT.format("dtype=dtype"), UPDATE, "Average(model, 0.9, torch.float16)", True),
+        (INIT.format("dtype"), "e *= 0.9; e += 0.1 * p", "Average(model, dtype=torch.bfloat16)", True),
+        (INIT.format("dtype"), UPDATE, "Average(model, dtype=torch.float32)", False),
+        (INIT.format("dtype"), UPDATE, "Average(model, torch.bfloat16)", False),
+        (INIT.format("dtype"), UPDATE, "Average(model)", False),
+        # Nothing is decayed, cast or copied.
+        (INIT.format("dtype"), "e += 0.1 * p", "Average(model, dtype=torch.bfloat16)", False),
+        (INIT.format("device"), UPDATE, "Average(model, dtype=torch.bfloat16)", False),
+        ("self.ema = model; self.ema.to(dtype)", UPDATE, "Average(model, dtype=torch.bfloat16)", False),
+        # It is cast elsewhere.
+        (INIT.format("dtype"), UPDATE, "deepcopy(average, dtype=torch.bfloat16)", False),
+    ],
+)
+def test_an_average_whose_dtype_its_caller_chooses(init: str, update: str, call: str, is_found: bool) -> None:
+    program = AVERAGE.format(init=init, update=update, call=call)
+    found = [(f.code, f.line) for f in check_source(program, "train.py")]
+    assert found == [("AMP508", program.count("\n"))] * is_found

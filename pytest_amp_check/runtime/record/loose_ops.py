@@ -47,12 +47,9 @@ class LooseOps(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if self._remaining_ops <= 0 or name == "__set__":
+        reads = name == "__get__" and getattr(func.__self__, "__name__", "") not in VIEWS
+        if reads or name == "__set__" or not self.may_report():
             return self._call_op(func, args, kwargs)
-        reads = name == "__get__"
-        if reads and getattr(func.__self__, "__name__", "") not in VIEWS:
-            return self._call_op(func, args, kwargs)
-        self._remaining_ops -= 1
         call = self._on_op(func, args, kwargs, user_frame(sys._getframe(1)))
         result = self._call_op(func, args, kwargs)
         if call is not None:
@@ -73,7 +70,7 @@ class LooseOps(TorchFunctionMode):
         return result
 
     def may_report(self) -> bool:
-        """Count one more op, and return True if the op may be reported. For callers that replace the paused mode."""
+        """Count one more op, and return True if the op may be reported. Also for callers that replace the mode."""
         self._remaining_ops -= 1
         return self._remaining_ops >= 0
 

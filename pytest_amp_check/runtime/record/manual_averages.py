@@ -59,11 +59,12 @@ class AfterSkip:
                 if p.shape != term.shape or p.device != term.device:
                     continue
                 direction = p.detach().float() if start is None else p.detach().float() - start.detach().float()
-                size = float((direction * direction).sum())
-                share = float((change * direction).sum()) / size if size else 0.0
-                # Rounding dominates a hundredth of the difference between similar numbers.
-                if 0.0 < share < 1.0 and float((change - share * direction).norm()) <= NEAR * float(direction.norm()):
-                    return True
+                overlap, size = float((change * direction).sum()), float((direction * direction).sum())
+                if 0.0 < overlap < size:
+                    rest = change - overlap / size * direction
+                    # Rounding dominates a hundredth of the difference between similar numbers.
+                    if float(rest.norm()) <= NEAR * float(direction.norm()):
+                        return True
         return False
 
 

@@ -100,7 +100,7 @@ class OverflowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def find_hidden(self, locate: Callable[[Sequence[Position]], Site]) -> list[Overflow]:
         """Return the overflows that divisions have hidden. Wait once for the device."""
-        if not self._ops or not all(bound.device == self._bounds[0].device for bound in self._bounds):
+        if len({bound.device for bound in self._bounds}) != 1:
             return []
         bounds: list[float] = torch.stack(self._bounds).tolist()
         hidden: list[Overflow] = []

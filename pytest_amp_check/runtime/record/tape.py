@@ -281,9 +281,8 @@ def tensors_of(value: Any, depth: int = DEEP) -> Iterator[tuple[Path, torch.Tens
         elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):
             parts = list(vars(value).items())
         for key, item in parts:
-            if item is not None and not isinstance(item, (int, float, str)):
-                for path, tensor in tensors_of(item, depth - 1):
-                    yield (key, *path), tensor
+            for path, tensor in tensors_of(item, depth - 1):
+                yield (key, *path), tensor
 
 
 def get_at_path(value: Any, path: Path) -> Any:

@@ -55,7 +55,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
 
 def _call_scale_loss(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     delay = bound.get("delay_unscale")
-    delayed: Formula = False if delay is None else truth_of(interp, delay, "", node)
+    delayed: Formula = False if delay is None else truth_of(interp, delay, node=node)
     return ScaledLoss(_make_engine(interp, node), bound.get("loss", NONE), bound.get("optimizers", NONE), delayed)
 
 

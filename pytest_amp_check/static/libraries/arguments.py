@@ -28,6 +28,11 @@ def first_or_named(args: Args, keywords: Keywords, name: str) -> Value | None:
     return args[0] if args else keywords.get(name)
 
 
+def make_object(interp: Interpreter, role: str, node: ast.AST, *parts: object) -> TrackedObject:
+    """Return the object that a call creates. ``parts`` distinguish several objects of one call."""
+    return interp.tracked_object((role, interp.location_key(node), *parts), role, "", interp.site_of(node))
+
+
 def find_tensors(args: Args, keywords: Keywords) -> list[TensorValue]:
     """Return all tensors in the arguments of a call."""
     return [tensor for value in (*args, *keywords.values()) for tensor in tensors_in(value)]

@@ -315,7 +315,7 @@ def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: 
             formula
             if are_distinguished and isinstance(option, SequenceValue)
             else conjunction(
-                formula, truth_of(interp, _call_isinstance(interp, [option, *args[1:]], {}, node), "", node)
+                formula, truth_of(interp, _call_isinstance(interp, [option, *args[1:]], {}, node), node=node)
             )
             for formula, option in value.options
         ]
@@ -456,7 +456,7 @@ def register(handlers: HandlerTable) -> None:
         ),
         "float": _call_float,
         "bool": lambda interp, args, keywords, node: ConditionValue(
-            truth_of(interp, args[0] if args else NONE, "", node)
+            truth_of(interp, args[0] if args else NONE, node=node)
         ),
         "isinstance": _call_isinstance,
         "getattr": _call_getattr,

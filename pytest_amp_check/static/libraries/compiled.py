@@ -13,7 +13,7 @@ from ..interpreter.tensors import in_region, mark_region, unknown_tensor
 from ..interpreter.values.definitions import Args, FunctionValue, Keywords
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import Value
-from .arguments import first_or_named
+from .arguments import first_or_named, make_object
 from .distributed import ISLAND, has_matmul_without_autocast
 from .modules import wrap_module
 
@@ -41,7 +41,7 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
     value = inline_call(interp, func, args, keywords, node)
     if not in_region(interp):
         return value
-    tracked_object = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
+    tracked_object = make_object(interp, "module", node)
     tracked_object.attributes.compiled, tracked_object.attributes.kind = True, ISLAND
     parts = tensors_in(value)
     made = TensorValue.join(parts) if parts else unknown_tensor(value)

@@ -15,7 +15,7 @@ from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Class, Function
-from .arguments import bind_arguments
+from .arguments import bind_arguments, make_object
 from .regions import enabled_condition
 from .syntax_queries import constant_of_node
 
@@ -36,7 +36,7 @@ def _make_copied_scaler(interp: Interpreter, cls: Class, args: Args, keywords: K
     bound = bind_arguments(parameters, args, keywords)
     open_ended = "**" in bound or (init is not None and _is_disabled_by_default(init))
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
-    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = make_object(interp, "scaler", node)
     made = tracked_object.attributes
     made.constructed, made.enabled, made.callable, made.is_copy = True, enabled, cls.name, True
     return ObjectRef(tracked_object, enabled)

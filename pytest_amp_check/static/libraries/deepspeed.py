@@ -14,7 +14,7 @@ from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.definitions import Args, Instance, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, Value
-from .arguments import literal_value, tracked_object_of
+from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
 from .modules import call_module_method
@@ -26,9 +26,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     escape(interp, list(bound.values()), node)
     tracked_object = tracked_object_of(bound.get("model"))
     if tracked_object is None:
-        tracked_object = interp.tracked_object(
-            ("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node)
-        )
+        tracked_object = make_object(interp, "module", node)
     tracked_object.attributes.deepspeed = True
     made = ObjectRef(tracked_object)
     return SequenceValue(

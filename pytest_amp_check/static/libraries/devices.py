@@ -10,7 +10,7 @@ from ..interpreter.values.containers import UnionValue
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, Const, Value
-from .arguments import first_or_named
+from .arguments import first_or_named, make_object
 
 
 class DeviceTexts(dict[int, Value]):
@@ -35,7 +35,7 @@ def device_text_of(interp: Interpreter, device: ObjectRef) -> Value | None:
 def _make_device(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    tracked_object = interp.tracked_object(("device", interp.location_key(node)), "device", "", interp.site_of(node))
+    tracked_object = make_object(interp, "device", node)
     given = first_or_named(args, keywords, "type")
     if device_types_of(given):
         interp.file_data(DeviceTexts)[tracked_object.key] = given or NONE

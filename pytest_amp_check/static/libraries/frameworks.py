@@ -27,7 +27,15 @@ from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
-from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
+from .arguments import (
+    bind_arguments,
+    first_or_named,
+    items_of,
+    literal_value,
+    make_object,
+    object_ref_of,
+    tracked_object_of,
+)
 from .checkpoints import take_state
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
@@ -82,7 +90,7 @@ def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keyword
 def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> FrameworkEngine:
     framework = frameworks.FRAMEWORK_OF[entry.name]
     known = FRAMEWORKS[framework].engine
-    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = make_object(interp, "scaler", node)
     given = bound.get(known.precision_parameter)
     if given is None and known.default_precision is not None and "**" not in bound:
         given = Const(known.default_precision)
@@ -206,7 +214,7 @@ def call_engine_method(
         return interp.fresh_unknown(node)
     if does == frameworks.NO_SYNC:
         enabled = keywords.get("enabled", args[1] if len(args) > 1 else None)
-        return NoSyncContext(True if enabled is None else truth_of(interp, enabled, "", node))
+        return NoSyncContext(True if enabled is None else truth_of(interp, enabled, node=node))
     if does == frameworks.PREPARE:
         return _call_prepare(interp, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
@@ -247,7 +255,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     updates = next((value for name, value in bound.items() if "update" in name), Const(True))
     run_branches(
         interp,
-        truth_of(interp, updates, "", node),
+        truth_of(interp, updates, node=node),
         lambda: act_on_optimizers(interp, optimizer, node, step_optimizer),
         lambda: None,
     )
@@ -304,7 +312,7 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
         and literal_value(engine.accumulation_steps) != 1
         and not _is_on_other_path(interp, engine)
     ):
-        run_branches(interp, truth_of(interp, _make_sync_flag(interp, engine), "", node), act, lambda: None)
+        run_branches(interp, truth_of(interp, _make_sync_flag(interp, engine), node=node), act, lambda: None)
     else:
         act()
 
@@ -515,7 +523,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
             ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
         )
         after_window.is_counter = True
-        run_branches(interp, truth_of(interp, after_window, "", node), clear, lambda: None)
+        run_branches(interp, truth_of(interp, after_window, node=node), clear, lambda: None)
     else:
         _run_at_window_end(interp, engine, node, clear)
     return True
@@ -609,9 +617,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
     """Return the autocast region that an engine enters."""
     known = FRAMEWORKS[engine.framework].engine
-    tracked_object = interp.tracked_object(
-        ("autocast", interp.location_key(node)), "autocast", "", interp.site_of(node)
-    )
+    tracked_object = make_object(interp, "autocast", node)
     enabled: Formula = True
     if known.autocast_precisions:
         enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))

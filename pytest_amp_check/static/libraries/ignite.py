@@ -14,7 +14,7 @@ from ..interpreter.values.containers import MappingValue, SequenceValue, UnionVa
 from ..interpreter.values.definitions import Instance, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
-from .arguments import literal_value, map_items, object_ref_of
+from .arguments import literal_value, make_object, map_items, object_ref_of
 from .checkpoints import emit_save, take_state
 from .optimizers import find_optimizer
 
@@ -86,8 +86,8 @@ def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound:
 
 def _make_trainer_scaler(interp: Interpreter, trainer: UnknownValue, wanted: Value, node: ast.AST) -> ObjectRef:
     """Return the scaler that a trainer creates on request and keeps in the trainer's state."""
-    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    tracked_object.attributes.enabled = truth_of(interp, wanted, "", node)
+    tracked_object = make_object(interp, "scaler", node)
+    tracked_object.attributes.enabled = truth_of(interp, wanted, node=node)
     state = interp.fresh_unknown(node)
     scaler = ObjectRef(tracked_object, tracked_object.attributes.enabled)
     interp.store_attribute(state.key, "scaler", scaler)

@@ -45,6 +45,7 @@ from .arguments import (
     find_tensors,
     first_or_named,
     literal_value,
+    make_object,
     map_items,
     object_ref_of,
     tracked_object_of,
@@ -365,7 +366,7 @@ def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: a
 def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     held = args[0].items if len(args) == 1 and isinstance(args[0], SequenceValue) else args
     parts = [v for v in held if isinstance(v, (ObjectRef, Instance))]
-    tracked_object = interp.tracked_object(("module", interp.location_key(node)), "module", "", interp.site_of(node))
+    tracked_object = make_object(interp, "module", node)
     kind = name.rpartition(".")[2]
     last = args[-1] if kind == "Sequential" and args else None
     made = tracked_object.attributes
@@ -389,9 +390,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
     inner = first_or_named(args, keywords, entry.parameters[0])
     tracked_object = tracked_object_of(inner)
     if tracked_object is None and isinstance(inner, UnknownValue):
-        tracked_object = interp.tracked_object(
-            ("wrapped", interp.location_key(node)), "module", "", interp.site_of(node)
-        )
+        tracked_object = make_object(interp, "module", node)
         inner = ObjectRef(tracked_object)
     if tracked_object is not None:
         mark_wrapped(interp, tracked_object, entry, args, keywords)
@@ -399,7 +398,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
         tracked_object.attributes.compiled = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):
         # A copy has separate parameters.
-        copy = interp.tracked_object(("copy", interp.location_key(node)), "module", "", interp.site_of(node))
+        copy = make_object(interp, "module", node, "copy")
         copy.attributes.copied = True
         return ObjectRef(copy)
     return inner if inner is not None else interp.fresh_unknown(node)

@@ -22,7 +22,15 @@ from ..interpreter.values.objects import ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Class, Function, stored_names
 from ..project.syntax import tail_name
-from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
+from .arguments import (
+    bind_arguments,
+    first_or_named,
+    items_of,
+    literal_value,
+    make_object,
+    object_ref_of,
+    tracked_object_of,
+)
 from .checkpoints import entry_of_state, take_state
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
@@ -131,7 +139,6 @@ def _call_optimizer_method(
             optimizer.tracked_object.attributes.divided = True
     if name == "backward":
         interp.emit(e.Backward, node, opaque=True, feeds=None)
-        return NONE
     return structural_unknown(interp, Operation.CALL, (optimizer, *args), name, name)
 
 
@@ -172,9 +179,7 @@ def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, nam
 
 
 def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> ObjectRef:
-    tracked_object = interp.tracked_object(
-        ("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node)
-    )
+    tracked_object = make_object(interp, "optimizer", node)
     made = tracked_object.attributes
     made.constructed, made.callable, made.owns = True, callable_name, modules_of_params(params)
     interp.emit(e.OptimizerNew, node, tracked_object.key, names={"optimizer": tracked_object.name})

@@ -19,7 +19,7 @@ from ..interpreter.values.definitions import Args, ExternalName, FunctionValue, 
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Class
-from .arguments import bind_arguments, keyword_text, literal_value, to_attribute_value
+from .arguments import bind_arguments, keyword_text, literal_value, make_object, to_attribute_value
 from .device_comparisons import comparison_texts, find_failed_comparison
 from .devices import device_types_of
 
@@ -54,9 +54,7 @@ def make_autocast(
     # A device chosen by availability means CUDA, because AMP is not worth the effort without CUDA.
     device = entry.attributes.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
     # Several entries may be called at one location, so the key contains the name.
-    tracked_object = interp.tracked_object(
-        ("autocast", interp.location_key(node), entry.name), "autocast", "", interp.site_of(node)
-    )
+    tracked_object = make_object(interp, "autocast", node, entry.name)
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
     region = tracked_object.attributes
     region.device, region.dtype = device, dtype

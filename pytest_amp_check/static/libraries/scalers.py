@@ -26,7 +26,7 @@ from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, ConditionValue, Const, Value
 from ..project.module import Class
-from .arguments import bind_arguments, first_or_named, literal_value, map_items, to_attribute_value
+from .arguments import bind_arguments, first_or_named, literal_value, make_object, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
 from .framework_bases import find_base_that_saves
@@ -221,7 +221,7 @@ def _make_scaler(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     enabled = enabled_condition(interp, bound, node, open_ended="**" in bound)
-    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = make_object(interp, "scaler", node)
     arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
@@ -270,7 +270,7 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
-    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = make_object(interp, "scaler", node)
     made = tracked_object.attributes
     made.constructed, made.callable, made.cls = True, cls.name, cls
     return ObjectRef(tracked_object)

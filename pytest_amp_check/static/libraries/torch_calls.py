@@ -37,7 +37,15 @@ from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import FORWARD, NONE, Value, are_data_sizes
 from ..project.syntax import tail_name, walk
-from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
+from .arguments import (
+    bind_arguments,
+    dotted_name_of,
+    find_tensors,
+    first_or_named,
+    literal_value,
+    make_object,
+    object_ref_of,
+)
 from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_vars, iterate_over
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_states
@@ -316,7 +324,7 @@ def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    tracked_object = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
+    tracked_object = make_object(interp, "loss", node)
     loss = tracked_object.attributes
     loss.kind, loss.promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
     loss.reduction = find_reduction(keywords)

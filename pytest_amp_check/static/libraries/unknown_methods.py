@@ -36,7 +36,6 @@ from .losses import (
     apply_reduction,
     averages_samples,
     backward_gradient_of,
-    emit_fill,
     find_updating_optimizers,
     makes_zeros,
     run_backward,
@@ -185,9 +184,7 @@ def _call_clip(interp: Interpreter, receiver: Value, args: Args, keywords: Keywo
 
 
 def _call_fill(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = unknown_tensor(receiver)
-    emit_fill(interp, keywords.get("value") or (args[-1] if args else None), made, receiver_text(node), node)
-    return made
+    return unknown_tensor(receiver)
 
 
 def _call_load_state_dict(

@@ -163,11 +163,12 @@ class GradientListener(Listener):
         return False
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
-        names = {"call": SiteText(site), "optimizer": tracked.name or ""}
-        if tracked.scaler is not None or tracked.backward is not None:
-            scaler = self.registry.scaler_of(tracked)
-            names["scaler"] = scaler.name if scaler is not None and scaler.name is not None else ""
-        return names
+        scaler = self.registry.scaler_of(tracked)
+        return {
+            "call": SiteText(site),
+            "optimizer": tracked.name or "",
+            "scaler": "" if scaler is None else scaler.name or "",
+        }
 
     def _record_multiplication(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]

@@ -502,7 +502,7 @@ class NonFiniteListener(Listener):
         chain = self.recording.run_checker
         if self._pending_causes:
             chain.flush()
-            if not any(label.startswith("scale:") for label, _ in chain.event_findings):
+            if not any(finding.code == "AMP801" for finding in chain.event_findings.values()):
                 self._report_pending()
         self._tape.clear()
         self.derivatives.clear()

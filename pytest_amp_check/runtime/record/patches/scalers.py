@@ -104,7 +104,7 @@ def _warning_at(frame: FrameType) -> Iterator[None]:
         yield
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     for each in caught:
-        name = frame.f_globals.get("__name__", "")
+        name = frame.f_globals.get("__name__")
         warnings.warn_explicit(each.message, each.category, frame.f_code.co_filename, frame.f_lineno, name, registry)
 
 

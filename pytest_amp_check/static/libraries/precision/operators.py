@@ -180,8 +180,6 @@ def _apply_linear_operator(
     place = None
     # Positions that are divided by the last position are between zero and one.
     is_share = op is ast.Div and POSITIONS in right.traits
-    if is_share:
-        kept -= POSITION_TRAITS
     for one in () if is_share else (left, right):
         if op in _LINEAR and one.traits & POSITION_TRAITS:
             kept |= one.traits & POSITION_TRAITS

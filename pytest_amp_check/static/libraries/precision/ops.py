@@ -38,7 +38,7 @@ from ...interpreter.dtypes import (
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
-from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of, receiver_of
+from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of
 from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
@@ -248,11 +248,8 @@ def _find_overflow(op: OpCall, made: DtypeInfo) -> str:
 
 def _may_subtract_max(node: ast.Call) -> bool:
     """Return True if the argument of an exponential has a difference or negation, which may subtract the maximum."""
-    argument = first_argument(node) or receiver_of(node)
-    if argument is None:
-        return False
-    negations = (type(part.op) is ast.USub for part in find_nodes(argument, ast.UnaryOp))
-    return any(negations) or any(type(part.op) is ast.Sub for part in find_nodes(argument, ast.BinOp))
+    negations = (type(part.op) is ast.USub for part in find_nodes(node, ast.UnaryOp))
+    return any(negations) or any(type(part.op) is ast.Sub for part in find_nodes(node, ast.BinOp))
 
 
 _OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {

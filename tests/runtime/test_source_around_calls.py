@@ -1,0 +1,135 @@
+"""Findings of runs that depend on the source code around a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from pytest_amp_check import record
+
+
+def found(path: Path, program: str) -> list[tuple[int, str]]:
+    """Run a program from a file. Return line and label of each finding."""
+    path.write_text(program, encoding="utf-8")
+    with record() as run:
+        exec(compile(program, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    return [(finding.line, finding.label) for finding in run.findings]
+
+
+ANGLES = """\
+import torch
+
+class Holder: pass
+
+def call(holder, x):
+    {before}
+    angles = {angles}
+    {after}
+    return torch.{call}
+
+call(Holder(), torch.tensor([9000.0]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "angles", "after", "call", "line"),
+    [
+        ("pass", "x.half()", "pass", "sin(angles)", 7),
+        # Other targets of assignments, and other variables.
+        ("first, holder.kept = 1, 2", "x.half()", "other = 3", "cos(angles)", 7),
+        ("holder.angles = x.bfloat16()", "x.half()", "holder.angles = x", "sin(angles)", 7),
+        ("low = x.half()", "low * 1", "low = x.bfloat16()", "sin(angles)", 6),
+        # The latest assignment before the call.
+        ("angles = x.bfloat16()", "x.half()", "pass", "sin(angles)", 7),
+        ("pass", "x.half()", "angles = angles + 0", "sin(angles)", 7),
+        # Nothing is assigned, or nothing rounds.
+        ("holder.low = x.half()", "x", "pass", "sin(holder.low)", 9),
+        ("half = torch.half", "torch.ones(1, dtype=half) * 9000", "pass", "sin(angles)", 9),
+    ],
+)
+def test_angles_are_rounded_where_their_variable_is_assigned(
+    tmp_path: Path, before: str, angles: str, after: str, call: str, line: int
+) -> None:
+    program = ANGLES.format(before=before, angles=angles, after=after, call=call)
+    ((found_line, label),) = found(tmp_path / "train.py", program)
+    assert (found_line, label) == (line, "positions:radians" if line == 9 else "positions:cast")
+
+
+STEP = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+{setup}
+for i in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(1, 2)).sum()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    {step}
+    scaler.update()
+"""
+FUNCTION = "    def step():\n        optimizer.step()"
+
+
+@pytest.mark.parametrize(
+    ("setup", "step", "is_told"),
+    [
+        ("", "optimizer.step()", True),
+        ("", "if i >= 0:\n        optimizer.step()", True),
+        ("", "for _ in range(1):\n        optimizer.step()", True),
+        # The gradients may be checked.
+        ("", "if torch.isfinite(loss):\n        optimizer.step()", False),
+        ("", "if len(model.weight):\n        optimizer.step()", False),
+        ("", "if not len(model.weight):\n        pass\n    else:\n        optimizer.step()", False),
+        ("", "if i >= 0:\n        if len(model.weight):\n            optimizer.step()", False),
+        # The condition of a definition is none of its calls.
+        (f"if len(model.weight):\n{FUNCTION}", "step()", True),
+        (f"if i >= 0 if 'i' in vars() else True:\n{FUNCTION}", "step()", True),
+    ],
+)
+def test_a_step_past_the_scaler_may_depend_on_a_check(tmp_path: Path, setup: str, step: str, is_told: bool) -> None:
+    labels = [label for _, label in found(tmp_path / "train.py", STEP.format(setup=setup, step=step))]
+    assert labels == ["plain-step@unscaled"] * is_told
+
+
+PRODUCT = """\
+import torch
+from torch import einsum, outer
+
+positions, low = torch.tensor([[9000.0]]), torch.ones(1, 1, dtype=torch.float16)
+high = positions.half()
+angles = {angles}
+torch.sin(angles)
+"""
+
+
+@pytest.mark.parametrize(
+    ("angles", "label"),
+    [
+        *(
+            (f"positions.{cast}", "positions:cast")
+            for cast in ("half()", "bfloat16()", "to(torch.half)", "type(torch.half)", "type_as(low)")
+        ),
+        ("positions.float().add(0).half()", "positions:cast"),
+        ("low @ low * 9000", "positions:angles"),
+        ("torch.mm(low, low) * 9000", "positions:angles"),
+        ("low.matmul(low) * 9000", "positions:angles"),
+        ("torch.bmm(low[None], low[None]) * 9000", "positions:angles"),
+        ("einsum('ij,jk->ik', low, low) * 9000", "positions:angles"),
+        ("outer(low[0], low[0]) * 9000", "positions:angles"),
+        ("low * 9000", "positions:radians"),
+        ("torch.full((1,), 9000.0, dtype=torch.half)", "positions:radians"),
+    ],
+)
+def test_the_expression_that_rounds_angles(tmp_path: Path, angles: str, label: str) -> None:
+    assert found(tmp_path / "train.py", PRODUCT.format(angles=angles)) == [
+        (7 if label.endswith("radians") else 6, label)
+    ]
