@@ -1,7 +1,7 @@
 """Frameworks that wrap torch's mixed precision, as data: names, and effects of calls on gradients.
 
-Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, detectron2 0.6, DeepSpeed 0.19, ignite 0.5 and the
-last apex with ``apex.amp``.
+Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, mmcv 1.7, detectron2 0.6, DeepSpeed 0.19, ignite 0.5
+and the last apex with ``apex.amp``.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class Framework:
     - ``entry_names``: further names that make a function an entry point.
     - ``engine``, ``steps``: the object that scales losses, and how it steps optimizers.
     - ``inner_engines``: attributes of objects of the base class -> framework of the engine in the attribute.
-    - ``saving_methods``: methods of the base class by which a subclass adds its own state to a checkpoint, the usual
-      one first.
+    - ``saving_methods``: methods of the base class, or an attribute, by which a subclass adds its own state to a
+      checkpoint, the usual one first.
     - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
     - ``advice``: violation label -> remedy with this framework.
     """
@@ -454,6 +454,18 @@ FRAMEWORKS = {
         inner_engines={"accelerator": "accelerate"},
         relevant_names="Trainer Seq2SeqTrainer",
         saving_methods="_save_optimizer_and_scheduler _save_checkpoint _save_scaler save_state",
+    ),
+    "mmcv": Framework(
+        "mmcv",
+        base_class="mmcv.runner.Hook",
+        aliases={
+            "mmcv.runner.hooks.": "mmcv.runner.",
+            "mmcv.runner.hooks.hook.": "mmcv.runner.",
+            "mmcv.runner.hooks.optimizer.OptimizerHook": "mmcv.runner.Hook",
+            "mmcv.runner.hooks.OptimizerHook": "mmcv.runner.Hook",
+            "mmcv.runner.OptimizerHook": "mmcv.runner.Hook",
+        },
+        saving_methods="runner.meta",
     ),
     "detectron2": Framework(
         "detectron2",
