@@ -147,6 +147,7 @@ INDEX: tuple[Listing, ...] = (
             "log:scaled",
             "loss:scaled",
             "loss:scaled-framework",
+            "loss:returned",
             "edit@scaled-framework",
             "read@scaled-framework",
         ),
