@@ -76,6 +76,7 @@ class Engine:
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
     - ``usual_name``: usual variable name.
+    - ``parameter_name``: name by which the framework passes its wrapper, which scales or not, to ``train_step``.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class Engine:
         "divides_losses",
         "methods",
         "other_accumulation_parameters",
+        "parameter_name",
         "precision_parameter",
         "scaled_precisions",
         "scaler_attribute",
@@ -110,6 +112,7 @@ class Engine:
         signature_names: str = "",
         scaler_attribute: str = "",
         usual_name: str = "",
+        parameter_name: str = "",
     ) -> None:
         self.methods = dict(methods)
         self.attributes = dict(attributes or {})
@@ -126,6 +129,7 @@ class Engine:
         self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
         self.usual_name = usual_name
+        self.parameter_name = parameter_name
 
 
 class Steps:
@@ -390,6 +394,7 @@ FRAMEWORKS = {
             "mmengine.optim.optimizer.amp_optimizer_wrapper.": "mmengine.optim.",
         },
         relevant_names="optim_context",
+        entry_names="optim_wrapper",
         engine=Engine(
             _parse_methods(
                 backward="backward",
@@ -402,6 +407,7 @@ FRAMEWORKS = {
                 ),
             ),
             accumulation_parameter="accumulative_counts",
+            parameter_name="optim_wrapper",
         ),
         advice={
             "clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",

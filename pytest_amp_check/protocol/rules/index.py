@@ -154,7 +154,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),
-        ("scaler",),
+        ("scaler", "optim_wrapper .backward("),
         ("Backward",),
         (),
         ("step@raw", "step@raw-given", "backward:beside", "step@raw-framework"),
