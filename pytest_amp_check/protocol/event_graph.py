@@ -113,6 +113,8 @@ class ProgramAttributes:
         self.scaler_dtypes: set[str] = set()
         #: Some code scales a loss that other code runs backward.
         self.scales_apart = False
+        #: Some code runs the loss of unknown modules backward, and freezes modules.
+        self.freezes_unknown = False
         #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
         self.trained_modules: set[int] = set()
         self.scaled_modules: set[int] | None = None

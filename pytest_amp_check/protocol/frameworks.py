@@ -1,7 +1,7 @@
 """Frameworks that wrap torch's mixed precision, as data: names, and effects of calls on gradients.
 
-Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, detectron2 0.6, DeepSpeed 0.19, ignite 0.5 and the
-last apex with ``apex.amp``.
+Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, mmcv 1.7, detectron2 0.6, DeepSpeed 0.19, ignite 0.5
+and the last apex with ``apex.amp``.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Engine:
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
     - ``usual_name``: usual variable name.
+    - ``parameter_name``: name by which the framework passes its wrapper, which scales or not, to ``train_step``.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class Engine:
         "divides_losses",
         "methods",
         "other_accumulation_parameters",
+        "parameter_name",
         "precision_parameter",
         "scaled_precisions",
         "scaler_attribute",
@@ -110,6 +112,7 @@ class Engine:
         signature_names: str = "",
         scaler_attribute: str = "",
         usual_name: str = "",
+        parameter_name: str = "",
     ) -> None:
         self.methods = dict(methods)
         self.attributes = dict(attributes or {})
@@ -126,6 +129,7 @@ class Engine:
         self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
         self.usual_name = usual_name
+        self.parameter_name = parameter_name
 
 
 class Steps:
@@ -162,8 +166,8 @@ class Framework:
     - ``entry_names``: further names that make a function an entry point.
     - ``engine``, ``steps``: the object that scales losses, and how it steps optimizers.
     - ``inner_engines``: attributes of objects of the base class -> framework of the engine in the attribute.
-    - ``saving_methods``: methods of the base class by which a subclass adds its own state to a checkpoint, the usual
-      one first.
+    - ``saving_methods``: methods of the base class, or an attribute, by which a subclass adds its own state to a
+      checkpoint, the usual one first.
     - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
     - ``advice``: violation label -> remedy with this framework.
     """
@@ -390,6 +394,7 @@ FRAMEWORKS = {
             "mmengine.optim.optimizer.amp_optimizer_wrapper.": "mmengine.optim.",
         },
         relevant_names="optim_context",
+        entry_names="optim_wrapper",
         engine=Engine(
             _parse_methods(
                 backward="backward",
@@ -402,6 +407,7 @@ FRAMEWORKS = {
                 ),
             ),
             accumulation_parameter="accumulative_counts",
+            parameter_name="optim_wrapper",
         ),
         advice={
             "clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",
@@ -454,6 +460,18 @@ FRAMEWORKS = {
         inner_engines={"accelerator": "accelerate"},
         relevant_names="Trainer Seq2SeqTrainer",
         saving_methods="_save_optimizer_and_scheduler _save_checkpoint _save_scaler save_state",
+    ),
+    "mmcv": Framework(
+        "mmcv",
+        base_class="mmcv.runner.Hook",
+        aliases={
+            "mmcv.runner.hooks.": "mmcv.runner.",
+            "mmcv.runner.hooks.hook.": "mmcv.runner.",
+            "mmcv.runner.hooks.optimizer.OptimizerHook": "mmcv.runner.Hook",
+            "mmcv.runner.hooks.OptimizerHook": "mmcv.runner.Hook",
+            "mmcv.runner.OptimizerHook": "mmcv.runner.Hook",
+        },
+        saving_methods="runner.meta",
     ),
     "detectron2": Framework(
         "detectron2",

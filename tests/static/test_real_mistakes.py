@@ -493,6 +493,35 @@ for _base, _right in (
                 self.grad_scaler.update()
         """
 
+# The runner of mmcv writes the model, the optimizer and its own ``meta``: a hook adds the scaler to the latter.
+for _base in ("runner.OptimizerHook", "runner.Hook", "runner.hooks.OptimizerHook", "runner.hooks.hook.Hook"):
+    for _kept, _mark in (
+        ("pass", "  # AMP401"),
+        ("runner.meta['teacher'] = self.teacher.state_dict()", "  # AMP401"),
+        ("runner.meta['fp16'] = dict(scaler=self.scaler.state_dict())", ""),
+    ):
+        CASES[f"a hook of mmcv, {_base}, {_kept}"] = f"""
+        === hooks.py
+        import torch
+        from mmcv.{_base.rpartition(".")[0]} import {_base.rpartition(".")[2]} as _Base
+
+        class Plain(_Base):
+            def before_run(self, runner):
+                runner.optimizer.zero_grad()
+
+        class MixedPrecision(Plain):
+            def __init__(self, every=1):
+                self.every = every
+                self.scaler = torch.amp.GradScaler("cuda"){_mark}
+
+            def after_train_iter(self, runner):
+                self.scaler.scale(runner.outputs["loss"]).backward()
+                self.scaler.step(runner.optimizer)
+                self.scaler.update()
+                runner.optimizer.zero_grad()
+                {_kept}
+        """
+
 # The option for the length of a window reaches accelerate, or not.
 for _arguments, _mark in (
     ("", "  # AMP304"),

@@ -335,10 +335,16 @@ def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward:
 
 
 def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if the last update belongs to another scaler.
+    """Return True if the last update belongs to another scaler, or if only a loss of another optimizer came before.
 
-    A backward with that scaler is not known to reach the stepped optimizer.
+    A backward with that scaler is not known to reach the stepped optimizer. Nor is a backward of an unknown model in a
+    program that freezes models: the gradients of this step may all come from the backward after the update.
     """
+    if checker.program.attributes.freezes_unknown:
+        events = (checker.event_at(index) for index in checker.walk_back(ctx.point))
+        last = next((each for each in events if isinstance(each, (e.Update, e.Backward))), None)
+        if isinstance(last, e.Backward) and last.feeds is None:
+            return True
     return checker.find_last_event(ctx.point, (e.Update,), i).subject != ctx.event.subject
 
 

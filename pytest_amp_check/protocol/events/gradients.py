@@ -99,6 +99,9 @@ class GradLog(Event):
 class LossRead(GradientAccess):
     """The number of a scaled loss is read."""
 
+    #: Other code reads it, to which a function returns the loss.
+    is_returned: bool = False
+
 
 class GradAverage(Event):
     """Gradients are averaged manually over ranks."""

@@ -26,6 +26,8 @@ class AutocastNew(Event):
     excess: int = 0
     #: Source texts of a comparison that always fails and decides an argument, and of the compared device.
     failed_comparison: Mapping[str, str] | None = None
+    #: Source text of a flag of unknown truth that is passed as the dtype, "" without one.
+    flag_as_dtype: object = ""
 
 
 class AutocastEnter(Event):

@@ -105,6 +105,30 @@ def count_predicates(formula: Formula, limit: int) -> int:
     return total
 
 
+def reduce_formula(formula: Formula, limit: int) -> Formula:
+    """Return an equivalent formula in which each path asks a predicate once.
+
+    A formula of more than ``limit`` different predicates is returned as it is: the work doubles with each of them.
+    """
+    keys = list(dict.fromkeys(key for key, _ in literals(formula)))
+    return _split_by(keys, 0, formula) if len(keys) <= limit else formula
+
+
+def _split_by(keys: list[int], first: int, formula: Formula) -> Formula:
+    if isinstance(formula, bool) or first == len(keys):
+        return formula
+    test: Formula = ("test", keys[first])
+    yes, no = (_split_by(keys, first + 1, simplify_under(formula, {keys[first]: truth})) for truth in (True, False))
+    if yes == no:
+        return yes
+    # Where one side implies the other, the question guards the weaker side only.
+    if yes is True or no is False:
+        return disjunction(test, no) if yes is True else conjunction(test, yes)
+    if yes is False or no is True:
+        return conjunction(negate(test), no) if yes is False else disjunction(negate(test), yes)
+    return disjunction(conjunction(test, yes), conjunction(negate(test), no))
+
+
 def mentions_key(question: object, key: object) -> bool:
     """Return True if a predicate is about the value with this key."""
     if question == key or question == repr(key):

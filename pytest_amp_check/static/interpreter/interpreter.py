@@ -25,6 +25,7 @@ from .conditions import (
     implied_literals,
     literals,
     mentions_key,
+    reduce_formula,
 )
 from .state import AbstractState, GraphBuilder
 from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of predicates in a formula.
 MAX_PREDICATES = 24
+#: Different predicates in a long formula that is rewritten without repeated predicates.
+MAX_REDUCED_PREDICATES = 8
 
 
 class ContextHandler:
@@ -489,6 +492,11 @@ class Interpreter:
         """
         if count_predicates(formula, MAX_PREDICATES) < MAX_PREDICATES:
             return formula
+        # Joins repeat a question in every option of a union. Unrelated predicates in place of the options could all
+        # be true, or none: a scaler of one branch would then scale and step on different paths.
+        reduced = reduce_formula(formula, MAX_REDUCED_PREDICATES)
+        if count_predicates(reduced, MAX_PREDICATES) < MAX_PREDICATES:
+            return reduced
         return self.predicate_formula(("long", formula), "", self.current_loops())
 
 

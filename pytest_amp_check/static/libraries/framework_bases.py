@@ -7,8 +7,9 @@ import ast
 from ...protocol import frameworks
 from ..interpreter.classes import base_value, lineage_of
 from ..interpreter.interpreter import Interpreter
-from ..project.module import Class
+from ..project.module import Class, Function
 from .arguments import dotted_name_of
+from .syntax_queries import last_name
 
 
 class DerivationCache(dict[tuple[ast.AST, str], bool]):
@@ -30,7 +31,10 @@ def find_base_that_saves(interp: Interpreter, cls: Class | None) -> frameworks.F
     """Return the framework whose base class writes the checkpoints of a class that adds no state to them, or None."""
     if cls is None or not cls.bases:
         return None
-    methods = {name for owner in lineage_of(interp, cls) for name in owner.methods}
+    lineage = lineage_of(interp, cls)
+    methods = {name for owner in lineage for name in owner.methods}
+    if any(_takes_scaler_state(method) for owner in lineage for method in owner.methods.values()):
+        return None
     saving = (each for each in frameworks.FRAMEWORKS.values() if each.saving_methods)
     return next(
         (
@@ -39,4 +43,12 @@ def find_base_that_saves(interp: Interpreter, cls: Class | None) -> frameworks.F
             if methods.isdisjoint(framework.saving_methods) and derives_from(interp, cls, framework.base_class)
         ),
         None,
+    )
+
+
+def _takes_scaler_state(method: Function) -> bool:
+    """Return True if a method takes the state of a scaler, for whichever place."""
+    return "state_dict" in method.used_names and any(
+        isinstance(each, ast.Attribute) and each.attr == "state_dict" and "scal" in last_name(each.value).lower()
+        for each in method.nodes
     )

@@ -176,6 +176,24 @@ def make_used_engine(
     return FrameworkEngine(framework, tracked_object, enabled, value, precision, steps)
 
 
+def _make_passed_wrapper(interp: Interpreter, framework: str, value: UnknownValue, text: str, node: ast.AST) -> Value:
+    """Return an engine for the wrapper that a framework passes, which scales where the user configures it so.
+
+    A wrapper from the code itself is the optimizer that it seems to be.
+    """
+    holder = node
+    while isinstance(holder, ast.Subscript):
+        holder = holder.value
+    held: Value | None = interp.state.frame.vars.get(holder.id) if isinstance(holder, ast.Name) else None
+    held = value if held is None else held.recognized_from or held
+    if not isinstance(held, UnknownValue) or not held.is_argument:
+        optimizer = interp.tracked_object(("used", value.key), "optimizer", text, interp.site_of(node))
+        return ObjectRef(optimizer, True, value)
+    engine = make_used_engine(interp, framework, value, text, node)
+    engine.tracked_object.attributes.doubt = INFO
+    return engine
+
+
 def make_annotated_engine(
     interp: Interpreter, class_name: str, value: UnknownValue, parameter: ast.arg
 ) -> Value | None:
@@ -641,6 +659,9 @@ _GIVE_NONE = frozenset(
 def register(handlers: HandlerTable) -> None:
     handlers.framework_roles[frameworks.ENGINE] = _make_engine
     handlers.recognizers.update(dict.fromkeys(FRAMEWORKS, make_used_engine))
+    handlers.recognizers.update(
+        dict.fromkeys((key for key, each in FRAMEWORKS.items() if each.engine.parameter_name), _make_passed_wrapper)
+    )
     handlers.annotated_parameters.append(make_annotated_engine)
     handlers.calls["engine"] = call_engine
     handlers.methods["engine"] = call_engine_method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -62,10 +63,29 @@ def _call_params_method(
         interp.emit(e.ParamWrite, node)
         return params
     if name == "requires_grad_":
-        if literal_value(first_or_named(args, keywords, "requires_grad")) is False:
+        given = first_or_named(args, keywords, "requires_grad") or Const(True)
+        note_requires_grad(interp, params.modules or (), given, node)
+        if literal_value(given) is False:
             _freeze_params(interp, params)
         return params
     return interp.fresh_unknown(node, name)
+
+
+class FrozenModules(set[int]):
+    """Modules of a graph whose parameters need no gradients where the analysis is, by the keys of the objects."""
+
+
+def note_requires_grad(interp: Interpreter, modules: Iterable[int], given: Value, node: ast.AST) -> None:
+    """Record whether the parameters of modules need gradients from here on.
+
+    Parameters chosen by a condition in a loop leave the others of the module trained.
+    """
+    function = interp.state.frame.function
+    code = interp.state.frame.module.tree if function is None else function.node
+    if literal_value(given) is False and not is_conditional_in_loop(code, node):
+        interp.graph_data(FrozenModules).update(modules)
+    else:
+        interp.graph_data(FrozenModules).difference_update(modules)
 
 
 def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
@@ -320,8 +340,10 @@ def _set_param_attribute(
         assign_grad(interp, GradValue(receiver), value, target)
     elif name == "data":
         interp.emit(e.ParamWrite, target)
-    elif name == "requires_grad" and literal_value(value) is False:
-        _freeze_params(interp, receiver)
+    elif name == "requires_grad":
+        note_requires_grad(interp, receiver.modules or (), value, target)
+        if literal_value(value) is False:
+            _freeze_params(interp, receiver)
     return name in ("grad", "data")
 
 

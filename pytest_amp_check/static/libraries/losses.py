@@ -317,6 +317,9 @@ def run_backward(
         averaged = ddp_module.attributes.wrappers["ddp"]
     graded = tensor.is_from_gradient or gradient is not None
     feeds = find_updating_optimizers(interp, tensor.module_keys)
+    known = interp.program.attributes
+    if feeds is None and not known.freezes_unknown:
+        known.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
     running = next(
         (
             (divisor.site, divisor.source_text, (divisor.counter, divisor.key))

@@ -33,6 +33,7 @@ from ..interpreter.values.value import (
     AUTOCAST_CALLEES,
     FORWARD,
     NONE,
+    Const,
     UnknownValue,
     Value,
     join_autocast_scopes,
@@ -51,7 +52,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import take_state
-from .gradients import HOOKS, emit_clip, mark_averaged_elsewhere
+from .gradients import HOOKS, FrozenModules, emit_clip, mark_averaged_elsewhere, note_requires_grad
 from .losses import find_owners
 from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
 from .overhead import RepeatedCosts, is_compiled_or_low
@@ -90,6 +91,9 @@ def run_forward(
     parts = find_tensors(args, keywords)
     earlier = join_provenance([*args, *keywords.values()])
     deps: frozenset[int] | None = frozenset((tracked_object.key,))
+    if tracked_object.key in interp.graph_data(FrozenModules) and any(part.module_keys for part in parts):
+        # The graph leads through the module to the trained modules before it, and leaves its parameters out.
+        deps = frozenset()
     made.forward_loops = interp.current_loops()
     for part in parts:
         made.forward_loops |= part.forward_loops
@@ -287,7 +291,9 @@ def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
-    if literal_value(first_or_named(asked.args, asked.keywords, "requires_grad")) is False:
+    given = first_or_named(asked.args, asked.keywords, "requires_grad") or Const(True)
+    note_requires_grad(interp, (asked.module.key,), given, asked.node)
+    if literal_value(given) is False:
         asked.module.attributes.frozen = True
     return asked.receiver
 

@@ -6,6 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
+from ...protocol.source_text import SourceText
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter_context, exit_context
 from ..interpreter.formulas import truth_of
@@ -22,6 +23,8 @@ from ..project.module import Class
 from .arguments import bind_arguments, keyword_text, literal_value, make_object, to_attribute_value
 from .device_comparisons import comparison_texts, find_failed_comparison
 from .devices import device_types_of
+from .flags import is_flag, note_switch
+from .syntax_queries import keywords_of
 
 
 def make_autocast(
@@ -44,6 +47,7 @@ def make_autocast(
             arguments=arguments,
             excess=excess,
             failed_comparison=None if failed is None else comparison_texts(*failed),
+            flag_as_dtype=_find_flag_as_dtype(interp, entry, bound.get("dtype"), node),
             names=names,
         )
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
@@ -62,9 +66,19 @@ def make_autocast(
     return ObjectRef(tracked_object, enabled)
 
 
+def _find_flag_as_dtype(interp: Interpreter, entry: torch_api.ApiEntry, given: Value | None, node: ast.AST) -> object:
+    """Return the source text of a flag in place of the dtype, "" without one."""
+    written = keywords_of(node).get("dtype")
+    place = entry.parameters.index("dtype") if "dtype" in entry.parameters else -1
+    if written is None and isinstance(node, ast.Call) and 0 <= place < len(node.args):
+        written = node.args[place]
+    return SourceText(written) if written is not None and is_flag(interp, given, written) else ""
+
+
 def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, open_ended: bool) -> Formula:
     """Return the condition of an ``enabled`` argument. ``open_ended`` means that the call unpacks arguments."""
     if "enabled" in bound:
+        note_switch(interp, bound)
         return truth_of(interp, bound["enabled"], keyword_text("enabled", node), node)
     return interp.predicate_formula(("open", id(node)), "", frozenset(), node) if open_ended else True
 

@@ -9,6 +9,10 @@ from ...protocol.source_text import find_access_path
 
 #: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
 WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.call_parameters)
+#: Names of parameters by which frameworks pass their wrappers of optimizers -> framework.
+_WRAPPER_PARAMETERS = {
+    framework.engine.parameter_name: key for key, framework in FRAMEWORKS.items() if framework.engine.parameter_name
+}
 #: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
@@ -96,7 +100,8 @@ class RoleCollector:
 
         An optimizer is stepped by a scaler, or is both stepped and zeroed. A module has parameters. An object that runs
         backward and has a method of only one framework is the engine of that framework. An object with "scaler" in its
-        name that is called with an optimizer has the role of timm's scaler.
+        name that is called with an optimizer has the role of timm's scaler. An optimizer with the name by which a
+        framework passes its wrapper is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
@@ -129,6 +134,9 @@ class RoleCollector:
                 if roles.get(target) == "optimizer" or "optim" in target.rpartition(".")[2].lower():
                     roles.setdefault(text, WRAPPER)
                     roles[target] = "optimizer"
+        for text in [text for text, role in roles.items() if role == "optimizer"]:
+            # A dict of such wrappers has one for each model.
+            roles[text] = _WRAPPER_PARAMETERS.get(text.partition("[")[0], "optimizer")
         for text in self._cast_texts & self._alias_by_text.keys():
             # `model = pipeline.model` names the object of `pipeline.model.to(...)`.
             if roles.get(self._alias_by_text[text]) == "module":

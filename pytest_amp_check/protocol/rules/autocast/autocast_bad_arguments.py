@@ -39,6 +39,8 @@ def _check_arguments(event: AutocastNew, program: Program) -> Labels:
             device = arguments["device_type"]
         elif not any(name.startswith("*") for name in arguments):
             yield "autocast:no-device", {}
+    if event.flag_as_dtype:
+        yield "autocast:bool-dtype", {"value": f"the flag {event.flag_as_dtype}", "enabled": str(event.flag_as_dtype)}
     yield from _check_dtype(arguments.get("dtype"), device, arguments.get("enabled", True) is False)
     yield from _check_enabled(arguments.get("enabled", True), entry.attributes.get("device"))
     cache = arguments.get("cache_enabled")

@@ -24,7 +24,7 @@ RULE = Rule(
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     applicability=SAFE,
     event_checks={Backward: _check_backward},
-    prescan_words=("scaler",),
+    prescan_words=("scaler", "optim_wrapper .backward("),
     violations={
         "step@raw": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "

@@ -23,7 +23,9 @@ def _check_loss_reads(program: Program) -> Verdicts:
     for read in program.iter_events():
         if isinstance(read, LossRead) and not read.undone and read.subject is not None:
             scaler = program.objects[read.subject].attributes
-            if scaler.enabled is not False:
+            if scaler.enabled is not False and read.is_returned:
+                yield "loss:returned", read, {}, ()
+            elif scaler.enabled is not False:
                 yield "loss:scaled-framework" if scaler.framework else "loss:scaled", read, {}, ()
 
 
@@ -61,6 +63,11 @@ RULE = Rule(
         ),
         "loss:scaled-framework": ViolationKind(
             "`{loss}` is still multiplied by the loss scale where `.{method}()` reads it: read the unscaled loss", INFO
+        ),
+        "loss:returned": ViolationKind(
+            "`{function}` returns `{loss}`, which is still multiplied by the loss scale after its backward pass: keep "
+            "the unscaled loss under another name, and return that",
+            INFO,
         ),
         "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"
