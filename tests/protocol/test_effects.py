@@ -617,6 +617,7 @@ IN_A_RUN: dict[str, str] = {
 }
 #: The same if the events are repeated.
 IN_TURNS: dict[str, str] = {
+    "raw plain raw plain": "1 AMP215, 3 AMP215",
     "back step update back step update": "1 AMP215, 4 AMP215",
     "back step update zero-some back step update": "1 AMP215, 5 AMP215",
     "back step update hand-clears0 back step update": "1 AMP215",
