@@ -15,11 +15,15 @@ DECOMPOSITIONS = frozenset(
     "cholesky_ex cholesky_solve cholesky_inverse solve solve_ex lstsq det logdet slogdet matrix_rank triangular_solve "
     "solve_triangular cond geqrf orgqr householder_product tensorinv tensorsolve".split()
 )
+#: Methods of the results of arithmetic, which are tensors.
+TENSOR_METHODS = frozenset("inverse pinverse svd qr cholesky det logdet slogdet".split())
 #: Ops that first multiply, and then decompose the product, in one call.
 LOW_RANK = frozenset(("pca_lowrank", "svd_lowrank"))
 #: Ops that require float32 or float64 explicitly.
 ASKING = frozenset(("quantile", "nanquantile"))
 TRANSFORMS = frozenset("fft ifft rfft irfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn hfft ihfft".split())
+#: Transforms whose input is complex, as a rule.
+INVERSE_TRANSFORMS = frozenset(name for name in TRANSFORMS if name[0] in "hi" and name != "ihfft")
 #: Attention of other packages. Query, key and value must have one dtype, and autocast has no policy for these
 #: functions.
 ATTENTION = frozenset(("memory_efficient_attention", "flash_attn_func"))

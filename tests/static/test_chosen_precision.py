@@ -933,3 +933,26 @@ def test_a_float32_tensor_gets_low_elements(write: str, found: bool) -> None:
     )
     assert [(code, line) for code, line, _ in said(body, "bfloat16")] == ([("AMP108", 8)] if found else [])
     assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("torch.linalg.solve(eye - self.skew(), eye + self.skew())", True),
+        ("(eye - self.skew()).inverse()", True),
+        ("torch.fft.fft2(self.spectrum[name]).real", True),
+        ("torch.fft.ifft2(self.spectrum[name]).real", False),
+        ("self.rigids[name].inverse()", False),
+        ("torch.linalg.solve((eye - self.skew()).float(), eye)", False),
+        ("(eye - self.skew()).float().inverse()", False),
+        ("self.flow.inverse(eye)", False),
+        ("self.flow.solve(eye)", False),
+    ],
+)
+def test_an_op_without_a_kernel_gets_a_tensor_of_unknown_dtype(call: str, found: bool) -> None:
+    body = (
+        "class Orthogonal(nn.Module):\n    def weight(self, name):\n        eye = identity(self.size)\n"
+        f"        return {call}\n"
+    )
+    assert said(body, "bfloat16") == ([("AMP510", 4, "info")] if found else [])
+    assert said(body) == []

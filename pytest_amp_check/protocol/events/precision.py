@@ -104,6 +104,8 @@ class LowOp(LowPrecisionEffect):
     """An op without low-precision kernel receives a low-precision tensor."""
 
     how: str
+    #: The dtype of the tensor is not known, and assumed.
+    is_unknown: bool = False
 
 
 class DtypeClash(LowPrecisionEffect):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import LowOp
-from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
+from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_refused_op(event: LowOp, program: Program) -> Labels:
     # The output of an unanalyzed model may be float32.
     if not event.guessed:
         dtype = event.dtype
-        yield f"op:{event.how}", {"dtype": "low-precision" if dtype == "half" else dtype}
+        severity = INFO if event.is_unknown else WARNING
+        yield f"op:{event.how}", {"dtype": "low-precision" if dtype == "half" else dtype, "severity": severity}
 
 
 RULE = Rule(

@@ -30,6 +30,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
+from ..syntax_queries import receiver_of
 from .assumed import takes_model
 from .assumed_fills import check_fill, mark_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
@@ -47,7 +48,7 @@ from .dtype_info import (
 from .events import emit_once
 from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
-from .ops import apply_op, bounded_traits, mean_traits
+from .ops import apply_op, bounded_traits, check_kernel, mean_traits
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
 
@@ -119,6 +120,9 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
         return DtypeInfo("int")
     if op.name in CAST_METHODS:
         return apply_cast(interp, op)
+    is_computed = isinstance(receiver_of(op.node), ast.BinOp)
+    if interp.assumed_dtype and is_computed and op.name in kernels.TENSOR_METHODS:
+        check_kernel(interp, op)
     return (
         apply_op(interp, op)
         if is_low_method(op.name)

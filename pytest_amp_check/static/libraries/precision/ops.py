@@ -95,7 +95,7 @@ def bounded_traits(op: str) -> tuple[str, ...]:
 def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of an op's result."""
     if op.name in kernels.NAMES:
-        _check_kernel(interp, op)
+        check_kernel(interp, op)
     check_loss(interp, op.name, op.first_info, op.node)
     act = _OPS.get(op.name)
     made = act(interp, op) if act is not None else None
@@ -111,9 +111,15 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     return _apply_elementwise(interp, op) if made is None else made
 
 
-def _check_kernel(interp: Interpreter, op: OpCall) -> None:
-    """Report an op that may lack a kernel for the input dtype, or for a dtype that a region produces internally."""
+def check_kernel(interp: Interpreter, op: OpCall) -> None:
+    """Report an op that may lack a kernel for the input dtype, or for a dtype that a region produces internally.
+
+    The option says that tensors of unknown dtype are low.
+    """
     state = autocast_state(interp)
+    is_unknown = bool(interp.project.assumed_dtype) and state.mode == "off" and not op.first_info.dtype
+    if is_unknown and interp.state.frame.function is not None and op.name not in kernels.INVERSE_TRANSFORMS:
+        op = op._replace(first_info=op.first_info._replace(dtype=interp.assumed_dtype))
     how = kernels.find_refusal(op.name, op.first_info.dtype, state.device)
     low = (
         op.first_info
@@ -124,7 +130,8 @@ def _check_kernel(interp: Interpreter, op: OpCall) -> None:
     )
     if not how or not low.is_low or (how == kernels.LENGTHS and _has_length(op.node)):
         return
-    emit_once(interp, e.LowOp, op.node, low, how=how, names={"call": SourceText(op.node)})
+    names = {"call": SourceText(op.node)}
+    emit_once(interp, e.LowOp, op.node, low, how=how, is_unknown=is_unknown, names=names)
 
 
 def _has_length(node: ast.Call) -> bool:
