@@ -47,6 +47,8 @@ def found(source: str) -> list[tuple[str, str]]:
 
 
 CLIPPED = [("AMP201", CLIP[1])]
+#: The function alone returns a loss that is still scaled.
+RETURNED = [("AMP202", "scaled.backward()")]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (3, 0, 4, 2, 1), (1, 4, 0, 3, 2)])
@@ -68,10 +70,10 @@ def test_a_cell_in_between_unscales(order: tuple[int, ...]) -> None:
         ("notebook.cell", "def", "notebook = marimo.App()", CLIPPED),
         ("app.cell", "def", "app = other = marimo.App()", CLIPPED),
         # No cells of marimo: functions that nobody calls.
-        ("app.route", "def", "app = marimo.App()", []),
-        ("app.cell", "def", "app = server.Application()", []),
-        ("other.cell", "def", "app = marimo.App()", []),
-        ("cell", "def", "app = marimo.App()", []),
+        ("app.route", "def", "app = marimo.App()", RETURNED),
+        ("app.cell", "def", "app = server.Application()", RETURNED),
+        ("other.cell", "def", "app = marimo.App()", RETURNED),
+        ("cell", "def", "app = marimo.App()", RETURNED),
     ],
 )
 def test_how_a_cell_is_written(decorator: str, define: str, made: str, expected: list[tuple[str, str]]) -> None:
@@ -79,7 +81,7 @@ def test_how_a_cell_is_written(decorator: str, define: str, made: str, expected:
 
 
 def test_without_marimo_a_function_is_a_function() -> None:
-    assert found(notebook(WRONG).replace("marimo", "tasks")) == []
+    assert found(notebook(WRONG).replace("marimo", "tasks")) == RETURNED
 
 
 def test_cells_in_a_circle_stay_in_their_order() -> None:
