@@ -10,6 +10,7 @@ from . import events as e
 from .checker import Checker
 from .event_graph import Graph, Program
 from .events import Event, EventKind
+from .source_text import names_optimizer
 
 
 class GraphSummary(Checker):
@@ -112,7 +113,7 @@ class GraphSummary(Checker):
 
     def _is_called_optimizer(self, key: int | None) -> bool:
         """Return True if an object that is stepped has the name of an optimizer, not that of a scheduler."""
-        return key is not None and "optim" in self.program.objects[key].name.rpartition(".")[2].lower()
+        return key is not None and names_optimizer(self.program.objects[key].name)
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
         """Return the only stepped optimizer, or the optimizers that constant predicates make mutually exclusive."""

@@ -63,3 +63,8 @@ class NegatedText:
 
     def __str__(self) -> str:
         return f"not ({self.operand})"
+
+
+def names_optimizer(path: str) -> bool:
+    """Return True if the last part of an access path is the usual name of an optimizer: ``self.optimizer``."""
+    return "optim" in path.rpartition(".")[2].lower()

@@ -10,9 +10,9 @@ FUZZ = benchmark("fuzz")
 
 @pytest.mark.long
 def test_a_slice_of_inputs_that_nobody_would_write() -> None:
-    tally = FUZZ["fuzzed"](0, iter(range(200)), FUZZ["corpus"]())
+    tally = FUZZ["fuzzed"](0, iter(range(400)), FUZZ["corpus"]())
     assert [f"{failure.number}: {failure.wrong}" for failure in tally.failures] == []
     assert set(tally.kinds) == {"source", "notebook", "document", "configuration", "cache"}
-    # Some inputs have findings, and some of these fixes. Every new test program changes which inputs are drawn.
-    assert tally.found > 20
-    assert tally.fixed > 5
+    # Many inputs have findings, and some have fixes. Every new test program changes which inputs are drawn.
+    assert tally.found > 40
+    assert tally.fixed > 10

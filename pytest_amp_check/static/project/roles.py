@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol.frameworks import FRAMEWORKS
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import find_access_path, names_optimizer
 
 #: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
 WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.call_parameters)
@@ -98,10 +98,10 @@ class RoleCollector:
         a scaler if the object also scales or has "scaler" in its name. The same holds if the object is updated and the
         argument is cleared as an optimizer. Another object of the same name that scales or updates is a scaler too.
 
-        An optimizer is stepped by a scaler, or is both stepped and zeroed. A module has parameters. An object that runs
-        backward and has a method of only one framework is the engine of that framework. An object with "scaler" in its
-        name that is called with an optimizer has the role of timm's scaler. An optimizer with the name by which a
-        framework passes its wrapper is an engine of the framework.
+        An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped and has the usual name. A module
+        has parameters. An object that runs backward and has a method of only one framework is the engine of that
+        framework. An object with "scaler" in its name that is called with an optimizer has the role of timm's scaler.
+        An optimizer with the name by which a framework passes its wrapper is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
@@ -131,7 +131,7 @@ class RoleCollector:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:
-                if roles.get(target) == "optimizer" or "optim" in target.rpartition(".")[2].lower():
+                if roles.get(target) == "optimizer" or names_optimizer(target):
                     roles.setdefault(text, WRAPPER)
                     roles[target] = "optimizer"
         for text in [text for text, role in roles.items() if role == "optimizer"]:
@@ -150,7 +150,7 @@ class RoleCollector:
 
 def _role_of_methods(text: str, names: set[str]) -> str:
     """Return the role of an object with these methods, "optimizer" or "module", or ""."""
-    is_called_optimizer = "optim" in text.rpartition(".")[2].lower()
+    is_called_optimizer = names_optimizer(text)
     if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
         return "optimizer"
     if "step" in names and is_called_optimizer:

@@ -91,7 +91,6 @@ def check_turns(interp: Interpreter, turns: DtypeInfo, dtype: str, cast: ast.AST
 _TIMESTEPS = re.compile(r"(?:^|_)time_?steps?$")
 #: Methods that cast to a given dtype, and methods that cast to a low dtype, or to that of another tensor.
 _CASTS, _CASTS_TO_LOW = frozenset(("to", "type")), frozenset(("half", "bfloat16", "type_as"))
-_DTYPE_NAME = re.compile(r"dtype$")
 
 
 def check_timesteps(interp: Interpreter, node: ast.Assign) -> None:
@@ -113,9 +112,7 @@ def _check_cast_timesteps(interp: Interpreter, value: ast.expr) -> None:
         return
     fact, given = dtype_info_of(interp, value), [*value.args, *(keyword.value for keyword in value.keywords)]
     method = tail_name(value.func)
-    is_cast = method in _CASTS_TO_LOW or (
-        method in _CASTS and any(_DTYPE_NAME.search(tail_name(part)) for part in given)
-    )
+    is_cast = method in _CASTS_TO_LOW or (method in _CASTS and any(tail_name(part).endswith("dtype") for part in given))
     # The option says that tensors of unknown dtype are low.
     if is_cast and (fact.is_low or not fact.dtype):
         low = DtypeInfo(interp.assumed_dtype)

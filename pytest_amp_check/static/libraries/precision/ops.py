@@ -117,8 +117,14 @@ def check_kernel(interp: Interpreter, op: OpCall) -> None:
     The option says that tensors of unknown dtype are low.
     """
     state = autocast_state(interp)
-    is_unknown = bool(interp.project.assumed_dtype) and state.mode == "off" and not op.first_info.dtype
-    if is_unknown and interp.state.frame.function is not None and op.name not in kernels.INVERSE_TRANSFORMS:
+    is_unknown = (
+        bool(interp.project.assumed_dtype)
+        and state.mode == "off"
+        and not op.first_info.dtype
+        and interp.state.frame.function is not None
+        and op.name not in kernels.INVERSE_TRANSFORMS
+    )
+    if is_unknown:
         op = op._replace(first_info=op.first_info._replace(dtype=interp.assumed_dtype))
     how = kernels.find_refusal(op.name, op.first_info.dtype, state.device)
     low = (
