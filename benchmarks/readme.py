@@ -35,7 +35,7 @@ with incomplete_tables():
     from pytest_amp_check.frontends.options.agents import VARIABLES as AGENT_VARIABLES
     from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
-    from pytest_amp_check.protocol import finding, rules
+    from pytest_amp_check.protocol import rules
     from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,7 @@ DOCUMENTS = {
     ROOT / "docs" / "rules.md": ("rules",),
 }
 PACKAGE = ROOT / "pytest_amp_check"
-PAGES = ROOT / finding.PAGES
+PAGES = ROOT / "docs" / "rules"
 MESSAGES = PAGES.parent / "messages.md"
 OPTIONS_PAGE = PAGES.parent / "options.md"
 LLMS = PAGES.parent / "llms.txt"

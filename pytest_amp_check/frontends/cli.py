@@ -263,6 +263,7 @@ def _make_parser() -> ArgumentParser:
         help="code or name of a rule, AMP2 or ALL for several, or the text of an exception; - reads a traceback",
     )
     explain.add_argument("--all", dest="in_full", action="store_true", help="add measured harm, examples and sources")
+    explain.add_argument("--web", action="store_true", help="show the page in a browser")
     rules = commands.add_parser("rules", help="list the rules")
     clean = commands.add_parser(
         "clean",
@@ -661,11 +662,16 @@ def _count_by_rule(findings: list[Finding]) -> list[dict[str, Any]]:
 def _run_explain(namespace: Any) -> int:
     from . import explanations
 
+    if namespace.web and namespace.output_format == "json":
+        raise ConfigError("--web shows a page and JSON is none: leave one of them out")
     try:
-        explanations.write_explanation(
-            namespace.words, in_full=namespace.in_full, as_json=namespace.output_format == "json"
-        )
-    except explanations.NothingToExplain as error:
+        if namespace.web:
+            explanations.open_explanation(namespace.words, in_full=namespace.in_full)
+        else:
+            explanations.write_explanation(
+                namespace.words, in_full=namespace.in_full, as_json=namespace.output_format == "json"
+            )
+    except (explanations.NothingToExplain, explanations.PageUnavailable) as error:
         raise InputFailure(str(error)) from None
     return CLEAN
 

@@ -25,26 +25,65 @@ class NothingToExplain(Exception):
     """Error for a text without a page; the message is one sentence."""
 
 
+class PageUnavailable(Exception):
+    """Error for a page that cannot be written; the message is one sentence."""
+
+
 def write_explanation(words: Sequence[str], *, in_full: bool, as_json: bool) -> None:
     """Write the pages of the rules, or of the messages, in these words. ``-`` reads standard input.
 
     ``in_full`` adds measured harm, whole examples and sources to the page of a rule.
     """
-    given = source_lines.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
-    rules = _find_rules(given)
-    found = [] if rules else find_messages(given)
-    if not rules and not found:
-        raise NothingToExplain(_describe_unknown(given))
+    rules, messages = _find_pages(words)
     if as_json:
         from . import json_formats
 
-        told: Any = [rule.as_dict() for rule in rules] or [message.as_dict() for message in found]
+        told: Any = [rule.as_dict() for rule in rules] or [message.as_dict() for message in messages]
         told = told[0] if len(rules) == 1 else told
         sys.stdout.write(json_formats.dump_json(told))
         return
+    output.write_markdown(
+        _format_pages(rules, messages, in_full=in_full), sys.stdout, output.is_color_wanted(sys.stdout)
+    )
+
+
+def open_explanation(words: Sequence[str], *, in_full: bool) -> None:
+    """Open the pages of the rules, or of the messages, in these words in a browser, and write their address.
+
+    The page is a new temporary file. Without a browser, the address is all that there is. Raise PageUnavailable if the
+    file cannot be written.
+    """
+    import tempfile
+    import webbrowser
+    from pathlib import Path
+
+    page = output.render_html(_format_pages(*_find_pages(words), in_full=in_full))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="amp-check-", suffix=".html", delete=False
+        ) as file:
+            file.write(page)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PageUnavailable(f"the page cannot be written: {reason}: leave --web out to read it here") from None
+    address = Path(file.name).resolve().as_uri()
+    sys.stdout.write(address + "\n")
+    webbrowser.open(address)
+
+
+def _find_pages(words: Sequence[str]) -> tuple[list[Rule], list[Message]]:
+    """Return the rules in these words, or else the messages. Raise NothingToExplain if there are neither."""
+    given = source_lines.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
+    rules = _find_rules(given)
+    messages = [] if rules else find_messages(given)
+    if not rules and not messages:
+        raise NothingToExplain(_describe_unknown(given))
+    return rules, messages
+
+
+def _format_pages(rules: Sequence[Rule], messages: Sequence[Message], *, in_full: bool) -> str:
     page = rule_text.rule_markdown if in_full else rule_text.short_rule_markdown
-    pages = [page(rule) for rule in rules] or [message_markdown(message) for message in found]
-    output.write_markdown("\n".join(pages), sys.stdout, output.is_color_wanted(sys.stdout))
+    return "\n".join([*map(page, rules), *map(message_markdown, messages)])
 
 
 def _find_rules(given: str) -> list[Rule]:

@@ -42,9 +42,9 @@ def format_json(findings: Iterable[Finding]) -> str:
 
 
 def make_record(finding: Finding) -> dict[str, Any]:
-    """Return a finding for JSON, with the address of the rule's page, or the path in the repository."""
+    """Return a finding for JSON, with the address of the rule's page if the documentation has a public address."""
     found = finding.as_dict()
-    found["url"] = find_rule_page(finding.code) or found["url"]
+    found["url"] = find_rule_page(finding.code) or None
     return found
 
 

@@ -117,6 +117,18 @@ def write_markdown(text: str, stream: TextIO, use_color: bool) -> None:
     Console(file=stream, force_terminal=True, width=width).print(Markdown(text, code_theme="ansi_dark"))
 
 
+def render_html(text: str) -> str:
+    """Return Markdown as an HTML page of its own."""
+    import io
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(file=io.StringIO(), record=True, width=110)
+    console.print(Markdown(text, code_theme="default"))
+    return console.export_html()
+
+
 def make_progress(stream: TextIO, large: int = 200) -> tuple[Callable[[int, int], None] | None, Callable[[], None]]:
     """Return a function that shows the number of analyzed files, and a function that removes the display.
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
-#: Folder of the rule pages in the repository.
-PAGES = "docs/rules"
 
 
 class TraceStep:
@@ -142,7 +140,7 @@ class Finding:
                 for s in self.witness
             ],
             "fix": self.fix.as_dict() if self.fix is not None else None,
-            "url": f"{PAGES}/{self.code}.md",
+            "url": None,
         }
 
     def __repr__(self) -> str:

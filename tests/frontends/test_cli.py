@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from warm import run_command
@@ -258,6 +260,38 @@ def test_explain_shows_several_rules() -> None:
     assert codes == ["AMP301", "AMP302", "AMP303", "AMP304", "AMP305", "AMP306"]
     every = json.loads(amp_check("explain", "ALL", "--output-format", "json").stdout)
     assert [each["code"] for each in every] == list(RULES)
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (("AMP201",), ["AMP201 clip-before-unscale", "it always clips"]),
+        (("Attempting to unscale FP16 gradients.",), ["Attempting to unscale FP16 gradients.", "Sources"]),
+    ],
+)
+def test_explain_opens_a_page_in_the_browser(words: tuple[str, ...], texts: list[str]) -> None:
+    browser = Path("browser.sh")
+    browser.write_text('#!/bin/sh\necho "$1" > opened.txt\n')
+    browser.chmod(0o755)
+    done = amp_check("explain", "--web", *words, env={"BROWSER": f"{browser.resolve()} %s"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("opened.txt").read_text() == done.stdout
+    page = Path(url2pathname(urlsplit(done.stdout.strip()).path))
+    shown = page.read_text(encoding="utf-8")
+    page.unlink()
+    assert shown.startswith("<!DOCTYPE html>")
+    assert [text for text in texts if text not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("AMP2O1",), "unknown rule 'AMP2O1': did you mean 'AMP201'?"),
+        (("AMP201", "--output-format", "json"), "--web shows a page and JSON is none: leave one of them out"),
+    ],
+)
+def test_explain_opens_no_page_of_nothing(argv: tuple[str, ...], sentence: str) -> None:
+    assert failed(amp_check("explain", "--web", *argv)) == sentence
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_rows_and_columns_are_counted_from_one() -> None:
                 },
             ],
         },
-        "url": "docs/rules/AMP201.md",
+        "url": None,
     }
 
 
