@@ -427,7 +427,34 @@ class TestFunctions:
 def test_names_and_attributes_that_statements_assign(text: str, names: set[str], attributes: set[str]) -> None:
     nodes = ast.parse(text).body
     for _ in range(2):
-        assert list(map(set, modules.stored_names(nodes))) == [names, attributes]
+        stored = modules.stored_names(nodes)
+        assert (set(stored.names), set(stored.attributes)) == (names, attributes)
+
+
+@pytest.mark.parametrize(
+    ("text", "grown", "items"),
+    [
+        ("a.append(b)", {"a"}, set()),
+        ("a.extend(b.append(c))", {"a", "b"}, set()),
+        ("a.b.append(c)", set(), set()),
+        ("a.pop()", set(), set()),
+        ("a += [b]", {"a"}, set()),
+        ("a.b += [c]", set(), set()),
+        ("a['b'] = c", set(), {("a", "b")}),
+        ("a['b'] += c", set(), {("a", "b")}),
+        ("a[0] = c", set(), {("a", 0)}),
+        ("a['b']['c'] = d", set(), set()),
+        ("a[b] = c", set(), set()),
+        ("b = a['b']", set(), set()),
+        ("a.update(b=c, d=e)", set(), {("a", "b"), ("a", "d")}),
+        ("a.update(b, **c)", set(), set()),
+        ("a.update(b=c.append(d))", {"c"}, {("a", "b")}),
+        ("def f():\n    a.append(b)\n    a[0] = b", set(), set()),
+    ],
+)
+def test_containers_that_statements_change(text: str, grown: set[str], items: set[tuple[str, str | int]]) -> None:
+    stored = modules.stored_names(ast.parse(text).body)
+    assert (set(stored.grown), set(stored.items)) == (grown, items)
 
 
 @pytest.mark.parametrize(

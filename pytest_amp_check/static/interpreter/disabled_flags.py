@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import re
 
-from ..project.module import Function, Module
+from ..project.module import Function, Module, stored_names
 from ..project.syntax import children, walk
 from .interpreter import Interpreter
-from .values.containers import MappingValue
+from .values.containers import MappingValue, SequenceValue
 from .values.definitions import Frame
 from .values.value import Const, UnknownValue, Value
 
@@ -31,6 +31,8 @@ MAX_ANNOTATION = 200
 def flag_value(interp: Interpreter, node: ast.Assign, value: Value) -> Value:
     """Return the assigned value; a disabled flag becomes an unknown value."""
     frame = interp.state.frame
+    if isinstance(value, (MappingValue, SequenceValue)) and isinstance(node.targets[0], ast.Name):
+        _open_shared_items(interp, node, node.targets[0].id, value)
     match node.targets:
         case [ast.Name(id=name)] if isinstance(value, MappingValue):
             off = [key for key, item in value.items.items() if _is_off(item) and isinstance(key, str)]
@@ -45,6 +47,33 @@ def flag_value(interp: Interpreter, node: ast.Assign, value: Value) -> Value:
             if frame.function is not None and frame.function.name == "__init__" and _stored_once(frame.module, name):
                 return _unknown_flag(interp, node, name)
     return value
+
+
+class _ItemsStoredByFunctions(dict[Module, dict[tuple[str, str | int], list[Function]]]):
+    """Functions of a module that store an item under a known key in a variable, by the variable's name and the key."""
+
+    def __missing__(self, module: Module) -> dict[tuple[str, str | int], list[Function]]:
+        made = self[module] = {}
+        for function in module.functions.values():
+            body = function.node.body
+            for item in stored_names(body).items if isinstance(body, list) else ():
+                made.setdefault(item, []).append(function)
+        return made
+
+
+def _open_shared_items(interp: Interpreter, node: ast.Assign, name: str, value: MappingValue | SequenceValue) -> None:
+    """Let the constants that other functions replace in a new dict or list be unknown: a state that they share."""
+    frame = interp.state.frame
+    items = value.items.items() if isinstance(value, MappingValue) else enumerate(value.items)
+    constants = [key for key, item in items if isinstance(item, Const) and isinstance(key, (str, int))]
+    if not constants or not re.search(rf"\b{name}(?:\[[^]\n]+\]\s*[-+*/|&]?=(?!=)|\.update\()", frame.module.text):
+        return
+    stored = interp.file_data(_ItemsStoredByFunctions)[frame.module]
+    own = None if frame.function is None else frame.function.node
+    for key in constants:
+        inner = (each for each in stored.get((name, key), ()) if each is not frame.function)
+        if any(own is None or own.lineno <= each.node.lineno <= (own.end_lineno or 0) for each in inner):
+            value.set_item(key, interp.unknown_value(("shared", id(node), key), f"{name}[{key!r}]"))
 
 
 def default_value(interp: Interpreter, function: Function, name: str, default: ast.expr, value: Value) -> Value:

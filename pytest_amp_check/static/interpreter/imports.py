@@ -11,7 +11,7 @@ from ..project.project import is_library_import
 from .interpreter import Interpreter
 from .source_text import names_in
 from .values.definitions import ExternalName, Frame, LazyImport, ModuleValue
-from .values.value import Const, UnknownValue, Value
+from .values.value import EMPTY, Const, UnknownValue, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
@@ -28,6 +28,8 @@ def look_up(interp: Interpreter, name: str) -> Value | None:
     while True:
         value = frame.vars.get(name)
         if value is not None:
+            if frame.rebound_names and name in frame.rebound_names and isinstance(value, Const):
+                return _rebound_value(interp, frame, value, name)
             return _load_import(interp, frame, name) if isinstance(value, LazyImport) else value
         if frame.parent is None:
             break
@@ -36,11 +38,25 @@ def look_up(interp: Interpreter, name: str) -> Value | None:
     return _global_value(interp, home, name)
 
 
+def _rebound_value(interp: Interpreter, frame: Frame, value: Const, name: str) -> UnknownValue:
+    """Return the value of a name that other functions assign: a constant is only the first value.
+
+    A number may be another one in each iteration. All else is the same question everywhere, as for a setting.
+    """
+    is_number = type(value.value) in (int, float)
+    loops = interp.current_loops() if is_number else EMPTY
+    made = interp.unknown_value(("rebound", frame.module.path, frame.name, name, loops), name, loops)
+    made.is_counter = type(value.value) is int
+    return made
+
+
 def _global_value(interp: Interpreter, home: Frame, name: str) -> Value | None:
     """Return the value of a global, or None. The statements of another file run when their names are needed."""
     if name not in home.vars and home is not interp.globals:
         _bind_global(interp, home, name)
     value = home.vars.get(name)
+    if home.rebound_names and name in home.rebound_names and isinstance(value, Const):
+        return _rebound_value(interp, home, value, name)
     if isinstance(value, LazyImport):
         return _load_import(interp, home, name)
     if value is None and home.module.star_imports and name not in BUILTINS:

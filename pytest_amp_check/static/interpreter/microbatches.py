@@ -101,8 +101,7 @@ def _counter_operands(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
 
 def names_read(body: list[ast.stmt]) -> set[str]:
     """Return the names that a block reads and does not assign."""
-    assigned, _ = stored_names(body)
-    return names_in(*body) - assigned
+    return names_in(*body) - stored_names(body).names
 
 
 def names_assigned_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:

@@ -399,7 +399,7 @@ def assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 class _Scope(NamedTuple):
     """Scope of a module, function or class: its node, and the names used inside.
 
-    ``members`` are the attributes of plain names, each as the name and the attribute.
+    ``members`` are the attributes of plain names, each as the name and the attribute. ``outer`` is the enclosing scope.
     """
 
     node: ast.AST
@@ -407,6 +407,7 @@ class _Scope(NamedTuple):
     used_names: set[str]
     function: Function | None
     members: set[tuple[str, str]]
+    outer: _Scope | None
 
 
 def _add_owners(scope: _Scope, classes: dict[str, Class]) -> None:
@@ -443,6 +444,7 @@ class Module:
         "may_train",
         "names_bound_once",
         "path",
+        "rebound_names",
         "role_by_text",
         "role_names",
         "star_imports",
@@ -471,6 +473,8 @@ class Module:
         self._word_counts: Counter[str] | None = None
         #: Names bound exactly once, by the node of a function or of the module, after the first use.
         self.names_bound_once: dict[ast.AST, frozenset[str]] = {}
+        #: Names that functions assign in an outer scope, by ``global`` or ``nonlocal``, by the node of that scope.
+        self.rebound_names: dict[ast.AST, set[str]] = {}
         #: Functions for another version of a library.
         self.fallback_nodes: set[ast.AST] = set()
         self._roles = RoleCollector()
@@ -497,7 +501,7 @@ class Module:
 
     def _index_names(self, tree: ast.Module) -> None:
         """Find all functions and classes, their names and the roles of expressions, in one walk over the tree."""
-        whole = _Scope(tree, None, set(), None, set())
+        whole = _Scope(tree, None, set(), None, set(), None)
         scopes: list[_Scope] = [whole]
         found: dict[Function | Class, set[str]] = {}
         # The most frequent kinds of node are tested here, the others by a table.
@@ -556,7 +560,7 @@ class Module:
         """Create the function or class of a node and return its scope."""
         if isinstance(node, ast.ClassDef):
             cls = self.classes[node] = Class(node, self)
-            return _Scope(node, cls, set(), None, set())
+            return _Scope(node, cls, set(), None, set(), scope)
         assert isinstance(node, FunctionNode)
         function = self.functions[node] = Function(node, self, scope.cls if parent is scope.node else None)
         self.functions_by_name.setdefault(function.name, []).append(function)
@@ -564,7 +568,7 @@ class Module:
             scope.used_names.add(function.name)
         elif function.cls is not None:
             function.cls.methods.setdefault(function.name, function)
-        return _Scope(node, None, set(), function, set())
+        return _Scope(node, None, set(), function, set(), scope)
 
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
@@ -595,6 +599,17 @@ class Module:
     def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
         if catches_import(node):
             self.fallback_nodes.update(walk(node))
+
+    def _note_outer_names(self, node: ast.Global | ast.Nonlocal, scope: _Scope) -> None:
+        function = scope.function
+        if function is None or isinstance(function.node, ast.Lambda):
+            return
+        assigned = stored_names(function.node.body)[0].intersection(node.names)
+        outer = scope.outer
+        while assigned and outer is not None:
+            if isinstance(node, ast.Nonlocal) or outer.outer is None:
+                self.rebound_names.setdefault(outer.node, set()).update(assigned)
+            outer = outer.outer
 
     def _note_yield(self, node: ast.AST, scope: _Scope) -> None:
         scope.used_names.add("yield")
@@ -673,6 +688,8 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.AugAssign: Module._note_counting,
     ast.BinOp: Module._note_counting,
     ast.ExceptHandler: Module._note_handler,
+    ast.Global: Module._note_outer_names,
+    ast.Nonlocal: Module._note_outer_names,
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
@@ -745,7 +762,22 @@ def catches_import(handler: ast.ExceptHandler) -> bool:
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
-_stored_names_cache: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], frozenset[str]]]] = {}
+class StoredNames(NamedTuple):
+    """Names and attributes that statements assign.
+
+    ``grown`` are the names of lists that get further items. ``items`` are the names and keys of the assignments
+    ``name["text"] = value``, ``name[0] = value`` and ``name.update(text=value)``.
+    """
+
+    names: frozenset[str]
+    attributes: frozenset[str]
+    grown: frozenset[str]
+    items: frozenset[tuple[str, str | int]]
+
+
+_stored_names_cache: dict[int, tuple[list[ast.stmt], StoredNames]] = {}
+#: Methods that add items to a list.
+_GROWING_METHODS = frozenset(("append", "extend", "insert"))
 
 
 def item_name(key: str) -> str:
@@ -763,7 +795,7 @@ def methods_called_on(function: Function, name: str) -> set[str]:
     }
 
 
-def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+def stored_names(nodes: list[ast.stmt]) -> StoredNames:
     """Return the names and attribute names that statements assign, without the bodies of nested functions."""
     known = _stored_names_cache.get(id(nodes))
     if known is not None and known[0] is nodes:
@@ -775,9 +807,11 @@ def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]
     return found
 
 
-def _find_stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+def _find_stored_names(nodes: list[ast.stmt]) -> StoredNames:
     names: set[str] = set()
     attributes: set[str] = set()
+    grown: set[str] = set()
+    items: set[tuple[str, str | int]] = set()
     stack: list[ast.AST] = list(nodes)
     while stack:
         match stack.pop():
@@ -787,9 +821,24 @@ def _find_stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset
             case ast.Attribute(attr=name, value=value, ctx=context):
                 if isinstance(context, ast.Store):
                     attributes.add(name)
+                elif name in _GROWING_METHODS and isinstance(value, ast.Name):
+                    grown.add(value.id)
                 stack.append(value)
             case ast.Subscript(slice=ast.Constant(value=str(key)), value=value, ctx=ast.Store()):
                 attributes.add(item_name(key))
+                if isinstance(value, ast.Name):
+                    items.add((value.id, key))
+                stack.append(value)
+            case ast.Subscript(slice=ast.Constant(value=int(index)), value=ast.Name(id=name), ctx=ast.Store()):
+                items.add((name, index))
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="update"), args=args, keywords=[_, *_] as keywords
+            ):
+                items.update((name, keyword.arg) for keyword in keywords if keyword.arg is not None)
+                stack += [*args, *keywords]
+            case ast.AugAssign(target=ast.Name(id=name), value=value):
+                names.add(name)
+                grown.add(name)
                 stack.append(value)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
@@ -797,4 +846,4 @@ def _find_stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset
                 pass
             case node:
                 stack.extend(children(node))
-    return frozenset(names), frozenset(attributes)
+    return StoredNames(frozenset(names), frozenset(attributes), frozenset(grown), frozenset(items))

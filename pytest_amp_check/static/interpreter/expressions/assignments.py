@@ -230,6 +230,8 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
     if isinstance(receiver, MappingValue):
         receiver.set_item(mapping_key(index, target.slice), value)
         record_name(interp, value, short_text(target))
+    elif isinstance(receiver, SequenceValue):
+        receiver.set_item(index.value, value)
     heap_key = item_heap_key(interp, receiver, index)
     if heap_key is not None:
         interp.store_attribute(*heap_key, value)

@@ -19,6 +19,7 @@ from .simple_statements import (
     execute_import,
     execute_import_from,
     execute_jump,
+    execute_outer_names,
     execute_raise,
     execute_return,
 )
@@ -36,6 +37,8 @@ def register(handlers: HandlerTable) -> None:
             ast.Break: execute_jump,
             ast.Continue: execute_jump,
             ast.Delete: execute_delete,
+            ast.Global: execute_outer_names,
+            ast.Nonlocal: execute_outer_names,
             ast.Assert: execute_assert,
             ast.Import: execute_import,
             ast.ImportFrom: execute_import_from,

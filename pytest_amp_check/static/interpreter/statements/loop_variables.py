@@ -12,7 +12,7 @@ from ..interpreter import Interpreter
 from ..joins import join_values
 from ..source_text import short_text
 from ..state import Loop
-from ..values.containers import UnionValue
+from ..values.containers import MappingValue, SequenceValue, UnionValue
 from ..values.contexts import NullContext
 from ..values.definitions import FunctionValue, Instance
 from ..values.gradients import ParamsValue
@@ -31,7 +31,8 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
     A variable with a tracked object or None instead gets a dry run of the body, which shows the value after an
     iteration.
     """
-    names, attributes = stored_names(body)
+    names, attributes, grown, items = stored_names(body)
+    _open_containers(interp, grown, items, loop)
     if attributes:
         _store_foreign_counters(interp, body, names, loop)
     assigned = [name for name in names if name in interp.state.frame.vars]
@@ -49,6 +50,21 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
         interp.store_attribute(
             *heap_key, _havoc_value(interp, interp.state.heap[heap_key], after_heap.get(heap_key), heap_key[1], key)
         )
+
+
+def _open_containers(
+    interp: Interpreter, grown: frozenset[str], items: frozenset[tuple[str, str | int]], loop: Loop
+) -> None:
+    """Let the empty lists that a loop body fills, and the constants that it replaces in containers, be unknown."""
+    for name in grown:
+        value = interp.state.frame.vars.get(name)
+        if isinstance(value, SequenceValue) and not value.items:
+            value.may_grow = True
+    for name, key in items:
+        value = interp.state.frame.vars.get(name)
+        item = value.item_at(Const(key)) if isinstance(value, (MappingValue, SequenceValue)) else None
+        if isinstance(value, (MappingValue, SequenceValue)) and isinstance(item, Const):
+            value.set_item(key, _make_carried(interp, item, f"{name}[{key!r}]", frozenset((loop.key,))))
 
 
 def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: frozenset[str], loop: Loop) -> None:
@@ -73,12 +89,17 @@ def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: fr
 
 def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
     if _may_become_object(value):
-        if after is None or after is value or isinstance(after, UnknownValue):
+        if after is None or after is value or (isinstance(after, UnknownValue) and value.value is not None):
             return value
         formula = interp.predicate_formula(("first turn", *key), "", frozenset())
         return join_values(interp, formula, value, after, name)
     if not isinstance(value, (Const, UnknownValue)):
         return value.as_stored()
+    return _make_carried(interp, value, name, key)
+
+
+def _make_carried(interp: Interpreter, value: Const | UnknownValue, name: str, key: frozenset[int]) -> UnknownValue:
+    """Return the unknown value of a variable at the head of a loop, whose first iteration finds ``value``."""
     interp.last_serial += 1
     made = interp.unknown_value(("carried", interp.last_serial, name), name, key)
     start = value.value

@@ -11,7 +11,7 @@ from ..disabled_flags import flag_value
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
 from ..expressions.names import emit_found_optimizer, is_used_as_optimizer
-from ..imports import import_value
+from ..imports import import_value, look_up
 from ..interpreter import Interpreter
 from ..joins import record_raise, split_on
 from ..source_text import expression_text
@@ -52,6 +52,14 @@ def execute_assign(interp: Interpreter, node: ast.Assign) -> None:
 def execute_ann_assign(interp: Interpreter, node: ast.AnnAssign) -> None:
     if node.value is not None:
         assign_target(interp, node.target, interp.evaluate(node.value))
+
+
+def execute_outer_names(interp: Interpreter, node: ast.Global | ast.Nonlocal) -> None:
+    """Copy the names of an outer scope into the frame, so that a branch without an assignment keeps their values."""
+    for name in node.names:
+        value = look_up(interp, name)
+        if value is not None:
+            interp.state.frame.vars[name] = value
 
 
 def execute_return(interp: Interpreter, node: ast.Return) -> None:

@@ -23,24 +23,28 @@ MAX_KEY_DEPTH, MAX_KEY_ITEMS = 3, 16
 
 
 class SequenceValue(Aggregate):
-    """List or tuple with known items; ``is_open`` if there may be more items."""
+    """List or tuple with known items; ``is_open`` if there may be more items.
+
+    ``may_grow`` says that a loop adds the first items, so that the list is empty only in the first iteration.
+    """
 
     kind = "sequence"
     is_relevant = True
 
-    __slots__ = ("is_open", "items")
+    __slots__ = ("is_open", "items", "may_grow")
 
     def __init__(self, items: list[Value], *, is_open: bool = False) -> None:
         super().__init__()
         self.items = items
         self.is_open = is_open
+        self.may_grow = False
 
     @property
     def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
         return tuple(reading for item in self.items for reading in item.gradient_reads)
 
     def truth_condition(self) -> Formula | None:
-        return True if self.items else None if self.is_open else False
+        return True if self.items else None if self.is_open or self.may_grow else False
 
     def item_at(self, index: Value) -> Value | None:
         position, size = index.value, len(self.items)
@@ -57,6 +61,15 @@ class SequenceValue(Aggregate):
             merged.dtype_info = reduce(join, [tensor.dtype_info for tensor in tensors])
             return merged
         return self.items[0] if len(self.items) == 1 else None
+
+    def set_item(self, index: object, value: Value) -> None:
+        """Replace the item at a known index. A list that holds itself becomes open instead."""
+        if isinstance(index, int) and -len(self.items) <= index < len(self.items) and not self.is_open:
+            if _contains(value, self):
+                del self.items[index]
+                self.is_open = True
+            else:
+                self.items[index] = value
 
     def insert_items(self, position: int, values: Iterable[Value]) -> None:
         """Insert values before a position. A list that holds itself becomes open instead."""

@@ -257,6 +257,7 @@ class Frame:
         "on_yield",
         "parent",
         "path_base",
+        "rebound_names",
         "receiver",
         "returns",
         "unwind_base",
@@ -276,6 +277,9 @@ class Frame:
         #: Calls that led to this frame, the innermost first.
         self.call_chain = () if caller is None else caller.call_chain()
         self.vars: Vars = {}
+        scope = home.tree if function is None else function.node
+        #: Names that functions inside assign by ``global`` or ``nonlocal``.
+        self.rebound_names = home.rebound_names.get(scope, ()) if home.rebound_names else ()
         self.receiver: Value | None = None
         self.cls: Class | None = None
         self.returns: list[Return] = []
