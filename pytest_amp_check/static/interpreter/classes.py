@@ -348,9 +348,11 @@ def defining_frame(interp: Interpreter, method: Function) -> Frame:
 
 
 def _named_attribute(interp: Interpreter, receiver: ExternalName, name: str, node: ast.AST) -> Value:
-    return ExternalName(
+    made = ExternalName(
         f"{receiver.name}.{name}", version_fallback=receiver.version_fallback, is_of_project=receiver.is_of_project
     )
+    made.is_member = True
+    return made
 
 
 def _module_attribute(interp: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:

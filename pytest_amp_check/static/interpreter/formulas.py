@@ -20,8 +20,10 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
             disjunction(*(conjunction(f, truth_of(interp, v, text, node)) for f, v in value.options))
         )
     value = value.recognized_from or value
-    if isinstance(value, ExternalName) and value.is_of_project:
-        return interp.predicate_formula(("true", value.name), text or value.name, EMPTY, node)
+    if isinstance(value, ExternalName) and value.may_be_setting:
+        formula = interp.predicate_formula(("true", value.name), text or value.name, EMPTY, node)
+        _relate_truth_and_none(interp, value.name, value.name)
+        return formula
     known = value.truth_condition()
     if known is not None:
         return known
@@ -44,8 +46,8 @@ def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValu
             test.checked_optimizers = None
             break
         test.checked_optimizers = (test.checked_optimizers or frozenset()).union(owners)
-    if not test.implications and ("none", value.key) in interp.predicates.key_by_question:
-        _relate_truth_and_none(interp, value)
+    if not test.implications:
+        _relate_truth_and_none(interp, value.key, value.text)
 
 
 def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
@@ -55,28 +57,31 @@ def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST 
             disjunction(*(conjunction(f, is_none(interp, v, text, node)) for f, v in value.options))
         )
     value = value.recognized_from or value
-    if isinstance(value, ExternalName) and value.is_of_project:
+    if isinstance(value, ExternalName) and value.may_be_setting:
         template = TextTemplate("{} is None", text or value.name)
-        return interp.predicate_formula(("none", value.name), template, EMPTY, node)
+        formula = interp.predicate_formula(("none", value.name), template, EMPTY, node)
+        _relate_truth_and_none(interp, value.name, value.name)
+        return formula
     if not isinstance(value, UnknownValue):
         return value.value is None
     formula = interp.predicate_formula(
         ("none", value.key), TextTemplate("{} is None", text or value.source_text), value.loops, node
     )
-    if ("true", value.key) in interp.predicates.key_by_question:
-        _relate_truth_and_none(interp, value)
+    _relate_truth_and_none(interp, value.key, value.text)
     return formula
 
 
-def _relate_truth_and_none(interp: Interpreter, value: UnknownValue) -> None:
-    """Record that a true value is not None, and that None is not true.
+def _relate_truth_and_none(interp: Interpreter, key: int | str, text: str) -> None:
+    """Record that a true value is not None, and that None is not true, where both questions are asked.
 
     A value that the file uses as a scaler, an optimizer or a module is an object or None: not None implies true.
     """
-    true = interp.graph.predicates[interp.predicates.key_by_question["true", value.key]]
-    none = interp.graph.predicates[interp.predicates.key_by_question["none", value.key]]
+    asked = interp.predicates.key_by_question
+    if ("true", key) not in asked or ("none", key) not in asked:
+        return
+    true, none = interp.graph.predicates[asked["true", key]], interp.graph.predicates[asked["none", key]]
     if not true.implications:
-        is_object = value.text in interp.state.frame.module.role_by_text
+        is_object = text in interp.state.frame.module.role_by_text
         for truth in (True, False) if is_object else (True,):
             true.implications.append((truth, none.key, not truth))
             none.implications.append((truth, true.key, not truth))

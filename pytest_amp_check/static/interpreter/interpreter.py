@@ -196,6 +196,8 @@ class Interpreter:
         self.constant_comparisons: dict[object, list[int]] = {}
         #: Names of all attributes that each object ever received.
         self.attribute_names: dict[int, dict[str, None]] = {}
+        #: Values of attributes and items of unknown objects before the first write, by heap key.
+        self.initial_values: dict[tuple[int, str], Value] = {}
         #: Heap keys in the order of their writes: two branches can differ only in the keys written since the split.
         self.heap_writes: list[tuple[int, str]] = []
         self.predicates = PredicateTable()

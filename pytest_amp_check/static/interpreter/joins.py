@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ...protocol import events as e
 from ...protocol.torch_api import AUTOCAST, NULL_CONTEXT, SURFACE, canonical_name
@@ -150,21 +150,33 @@ def _join_states(
 
 def join_variables(interp: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
     """Join the variables of two branches; ``yes`` holds if the formula is true."""
-    return _join_maps(interp, formula, yes, no, yes)
+    return _join_maps(interp, formula, yes, no, yes, {})
 
 
 def join_heaps(interp: Interpreter, formula: Formula, yes: Heap, no: Heap, write_count: int) -> Heap:
-    """Join the heaps of two branches that split after ``write_count`` heap writes."""
-    return _join_maps(interp, formula, yes, no, dict.fromkeys(interp.heap_writes[write_count:]))
+    """Join the heaps of two branches that split after ``write_count`` heap writes.
+
+    An attribute that only one branch has written has its initial value in the other branch.
+    """
+    written = dict.fromkeys(interp.heap_writes[write_count:])
+    return _join_maps(interp, formula, yes, no, written, interp.initial_values)
 
 
 def _join_maps(
-    interp: Interpreter, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
+    interp: Interpreter,
+    formula: Formula,
+    yes: dict[Any, Value],
+    no: dict[Any, Value],
+    keys: Iterable[Any],
+    initial_values: Mapping[Any, Value],
 ) -> dict[Any, Value]:
     """Join two maps key by key. Only the given keys can differ."""
     joined = dict(no)
     for key in keys:
         value, other = yes.get(key), no.get(key)
+        if value is None or other is None:
+            initial = initial_values.get(key)
+            value, other = value or initial, other or initial
         if other is None:
             if value is not None:
                 joined[key] = value

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ....protocol import events as e
+from ...project.module import stored_names
 from ..dtypes import NO_DTYPE_INFO
 from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
@@ -16,7 +17,7 @@ from ..values.gradients import GradValue, ParamsValue
 from ..values.objects import ObjectRef
 from ..values.tensors import TensorValue
 from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value, join_provenance
-from .attributes import fields_of_record, item_heap_key
+from .attributes import attribute_of, fields_of_record, item_heap_key, item_of
 from .literals import mapping_key
 from .names import is_used_as_optimizer
 from .operators import OPERATOR_SYMBOLS, apply_operator, mark_scale_undone
@@ -179,7 +180,16 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
     key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
         record_name(interp, value, short_text(target))
+        if receiver.kind == "unknown" and (key, target.attr) not in interp.state.heap:
+            _keep_initial_value(interp, (key, target.attr), lambda: attribute_of(interp, receiver, target.attr, target))
         interp.store_attribute(key, target.attr, value)
+
+
+def _keep_initial_value(interp: Interpreter, key: tuple[int, str], read: Callable[[], Value | None]) -> None:
+    """Keep the value that an attribute or item has before its first write, for the paths without the write."""
+    value = None if key in interp.initial_values else read()
+    if value is not None:
+        interp.initial_values[key] = value
 
 
 def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.AST) -> bool:
@@ -190,8 +200,19 @@ def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value
         interp.state.heap.pop((receiver.key, name), None)
         interp.heap_writes.append((receiver.key, name))
     else:
+        if (receiver.key, name) not in interp.state.heap:
+            _keep_initial_value(interp, (receiver.key, name), lambda: _class_attribute(interp, receiver, name))
         interp.store_attribute(receiver.key, name, _stored_value(interp, receiver, name, value))
     return True
+
+
+def _class_attribute(interp: Interpreter, receiver: Instance, name: str) -> Value | None:
+    """Return the value that the body of the class, or of a base in the project, gives an attribute, or None."""
+    for cls in receiver.lineage:
+        if name in stored_names(cls.node.body).names:
+            value: Value | None = interp.class_vars.get(cls.node, {}).get(name)
+            return value or interp.unknown_value(("attribute of", receiver.key, name), name)
+    return None
 
 
 def _record_containment(receiver: Instance, value: Value) -> None:
@@ -228,12 +249,15 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
     receiver = interp.evaluate(target.value)
     index = interp.evaluate(target.slice)
     if isinstance(receiver, MappingValue):
-        receiver.set_item(mapping_key(index, target.slice), value)
+        key = mapping_key(index, target.slice)
+        receiver.set_item(key, _replaced_item(interp, receiver.items.get(key), value, target))
         record_name(interp, value, short_text(target))
     elif isinstance(receiver, SequenceValue):
-        receiver.set_item(index.value, value)
+        receiver.set_item(index.value, _replaced_item(interp, receiver.item_at(index), value, target))
     heap_key = item_heap_key(interp, receiver, index)
     if heap_key is not None:
+        if receiver.kind == "unknown" and heap_key not in interp.state.heap:
+            _keep_initial_value(interp, heap_key, lambda: item_of(interp, receiver, index, target))
         interp.store_attribute(*heap_key, value)
     if isinstance(receiver, UnknownValue) and receiver.is_new_float32 and isinstance(target.value, ast.Name):
         # A tensor that is made empty and filled by its elements comes from where these were computed.
@@ -241,6 +265,19 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
         interp.state.frame.vars[target.value.id] = filled
     for listener in interp.handlers.item_write_listeners:
         listener(interp, receiver, index, target, value)
+
+
+def _replaced_item(interp: Interpreter, old: Value | None, value: Value, target: ast.Subscript) -> Value:
+    """Return the value to store in a container in the place of another value.
+
+    The branches of a condition share the container. A constant that one of them stores leaves the other value possible.
+    """
+    sides = (old, value)
+    if not interp.state.path_condition or not all(isinstance(side, (Const, UnknownValue)) for side in sides):
+        return value
+    if not any(isinstance(side, Const) for side in sides):
+        return value
+    return interp.fresh_unknown(target, short_text(target)).with_dtype_info(value.dtype_info)
 
 
 def _as_load(target: ast.expr) -> ast.expr:

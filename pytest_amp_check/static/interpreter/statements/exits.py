@@ -38,12 +38,13 @@ def merge_exits(
 
     Without ``joins_values`` the values of the first path stand, as for a fallback to another version of a library.
     """
-    for cur, variables, heap in ends:
+    for cur, variables, exit_heap in ends:
         state = interp.state
         if state.current_node is None:
-            state.current_node, state.frame.vars, state.heap = cur, variables, heap
+            state.current_node, state.frame.vars, state.heap = cur, variables, exit_heap
             continue
-        own_vars, own_heap = state.frame.vars, state.heap
+        own_vars = state.frame.vars
+        heap, own_heap = _complete_heaps(interp, exit_heap, state.heap)
         differing = [name for name, value in variables.items() if joins_values and _differs(own_vars.get(name), value)]
         differing_attributes = [
             key for key, value in heap.items() if joins_values and _differs(own_heap.get(key), value)
@@ -63,6 +64,14 @@ def merge_exits(
         for node, truth in ((cur, True), (state.current_node, False)):
             interp.builder.add_edge(node, joined, predicate, truth)
         state.current_node = joined
+
+
+def _complete_heaps(
+    interp: Interpreter, heap: dict[tuple[int, str], Value], other: dict[tuple[int, str], Value]
+) -> tuple[dict[tuple[int, str], Value], dict[tuple[int, str], Value]]:
+    """Return two heaps, each with the initial values of the attributes that only the other heap has."""
+    initial = {key: interp.initial_values[key] for key in heap.keys() ^ other.keys() if key in interp.initial_values}
+    return ({**initial, **heap}, {**initial, **other}) if initial else (heap, other)
 
 
 def _differs(value: Value | None, other: Value) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from ....protocol import events as e
 from ....protocol.events import Event
@@ -24,11 +25,13 @@ from ..state import Loop
 from ..values.containers import SequenceValue
 from ..values.definitions import GeneratorValue
 from ..values.objects import StateDict
-from ..values.value import Value
+from ..values.value import Const, Value
 from .exceptions import drop_raises_in_training
 from .exits import merge_exits
 from .loop_items import few_items, is_data, is_uniform_loop, only_index
 from .loop_variables import havoc_loop_variables
+
+_Key = TypeVar("_Key")
 
 
 def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
@@ -154,6 +157,8 @@ def _execute_loop(
         interp.emit(e.LoopExit, body[0])
     if after[0] is not None:
         interp.state.frame.vars, interp.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
+        if test is not None:
+            _keep_earlier_values(interp, before_vars, before_heap)
     else:
         interp.state.frame.vars, interp.state.heap = dict(before_vars), dict(before_heap)
     # The jumps of the loop itself are done; jumps in the ``else`` belong to an outer loop.
@@ -163,6 +168,19 @@ def _execute_loop(
     if open_ended:
         interp.emit(e.LoopExit, body[0], complete=True)
     interp.state.current_node = interp.builder.rollback_if_empty(savepoint, interp.state.current_node)
+
+
+def _keep_earlier_values(interp: Interpreter, variables: dict[str, Value], heap: dict[tuple[int, str], Value]) -> None:
+    """Keep the earlier values of what the body of a ``while`` loop sets to constants: the body may not run at all."""
+    state = interp.state
+    state.frame.vars.update((name, variables[name]) for name in _replaced_constants(variables, state.frame.vars))
+    earlier = {**interp.initial_values, **heap}
+    state.heap.update((key, earlier[key]) for key in _replaced_constants(earlier, state.heap))
+
+
+def _replaced_constants(before: Mapping[_Key, Value], after: Mapping[_Key, Value]) -> list[_Key]:
+    """Return the keys of the values that are constants after the body of a loop, and other values before it."""
+    return [key for key, value in after.items() if isinstance(value, Const) and before.get(key, value) is not value]
 
 
 def _loop_key(interp: Interpreter, node: ast.AST) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ....protocol.sites import Site
 from ....protocol.torch_api import DTYPES, canonical_name
 from ....protocol.tracked_objects import TrackedObject
+from ...project.module import is_constant_name
 from ..conditions import Formula
 from .value import Value
 
@@ -15,25 +16,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...project.module import Class, Function, ImportedName, Module
 
+#: Beginnings of the names of torch and of Python, and of those among them that are settings.
+_CODE_OF_TORCH = ("torch.", "builtins.")
+_SETTINGS_OF_TORCH = ("torch.version.", "torch.backends.")
+
 
 class ExternalName(Value):
     """Object with a dotted name outside the project, such as ``torch.float16`` or ``os.environ``.
 
     version_fallback   the import stands where the code supports an older or newer torch
     unresolved         no import says to which object the name refers
-    is_of_project      the name belongs to a file of the project that is not analyzed, and may be a setting
+    is_of_project      the name belongs to a file of the project that is not analyzed
+    is_member          the code reads the name as an attribute of another name
     dtype_conditions   for the first of several dtypes: the condition of each dtype, by name
     """
 
     kind = "named"
     is_relevant = True
 
-    __slots__ = ("dtype_conditions", "is_of_project", "name", "unresolved", "version_fallback")
+    __slots__ = ("dtype_conditions", "is_member", "is_of_project", "name", "unresolved", "version_fallback")
 
     def __init__(
         self, name: str, *, version_fallback: bool = False, unresolved: bool = False, is_of_project: bool = False
     ) -> None:
         super().__init__()
+        self.is_member = False
         self.is_of_project = is_of_project
         self.name = name
         self.version_fallback = version_fallback
@@ -42,6 +49,18 @@ class ExternalName(Value):
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return self.name
+
+    @property
+    def may_be_setting(self) -> bool:
+        """True if the name may be a setting, which may be false or None. The names of torch are not, with exceptions.
+
+        A name that is imported by itself is a module, class or function, unless it is written as a constant is.
+        """
+        if self.is_of_project:
+            return True
+        if self.name.startswith(_CODE_OF_TORCH) and not self.name.startswith(_SETTINGS_OF_TORCH):
+            return False
+        return self.is_member or is_constant_name(self.name.rpartition(".")[2])
 
     @property
     def possible_dtypes(self) -> dict[str, Formula]:

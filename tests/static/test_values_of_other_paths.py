@@ -1,4 +1,4 @@
-"""Values that later iterations or other functions replace: code behind them runs although they start empty."""
+"""Values that later iterations, other functions or other branches replace: the code behind their tests is analyzed."""
 
 from __future__ import annotations
 
@@ -285,6 +285,198 @@ def test_steps_after_the_first_iteration(tmp_path: Path, loop: str, right: bool)
 def test_steps_behind_globals_that_functions_assign(tmp_path: Path, program: str, right: bool) -> None:
     (tmp_path / "train.py").write_text("import torch\n" + _insert_step(GLOBALS[program], right=right), encoding="utf-8")
     assert found(tmp_path) == marks(tmp_path)
+
+
+#: Flags, and code in which one branch replaces them; the other branch reaches a training step.
+BRANCHES = {
+    "an attribute of an argument": (
+        "args.fp16",
+        """
+        if args.device == "cpu":
+            args.fp16 = False
+        """,
+    ),
+    "an attribute that is tested": (
+        "args.fp16",
+        """
+        if args.fp16 is None:
+            args.fp16 = False
+        """,
+    ),
+    "an item of an argument": (
+        "fp16",
+        """
+        if args["device"] == "cpu":
+            args["fp16"] = False
+        fp16 = args["fp16"]
+        """,
+    ),
+    "an item of a dict": (
+        "fp16",
+        """
+        options = {"fp16": True, "clip": 1.0}
+        if args.device == "cpu":
+            options["fp16"] = False
+        fp16 = options["fp16"]
+        """,
+    ),
+    "an item of a list": (
+        "fp16",
+        """
+        options = [True, 1.0]
+        if args.device == "cpu":
+            options[0] = False
+        fp16 = options[0]
+        """,
+    ),
+    "an attribute in a handler": (
+        "args.fp16",
+        """
+        try:
+            args.check()
+        except RuntimeError:
+            args.fp16 = False
+        """,
+    ),
+    "an attribute where an import fails": (
+        "args.fp16",
+        """
+        try:
+            import apex
+        except ImportError:
+            args.fp16 = False
+        """,
+    ),
+    "an attribute before a break": (
+        "args.fp16",
+        """
+        for name in args.devices:
+            if name == "cpu":
+                args.fp16 = False
+                break
+        """,
+    ),
+    "an attribute before a return": (
+        "args.fp16",
+        """
+        def check():
+            if args.device == "cpu":
+                args.fp16 = False
+                return
+            args.device = "cuda"
+
+        check()
+        """,
+    ),
+    "a variable in a while loop": (
+        "fp16",
+        """
+        fp16 = True
+        while args.pending():
+            fp16 = False
+        """,
+    ),
+    "an attribute in a while loop": (
+        "args.fp16",
+        """
+        while args.pending():
+            args.fp16 = False
+        """,
+    ),
+    "an attribute of an object": (
+        "fp16",
+        """
+        class Options:
+            fp16 = True
+
+        options = Options()
+        if args.device == "cpu":
+            options.fp16 = False
+        fp16 = options.fp16
+        """,
+    ),
+    "the option of a command": (
+        "args.fp16",
+        """
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--fp16", action="store_true")
+        args = parser.parse_args()
+        if not torch.cuda.is_available():
+            args.fp16 = False
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("right", [False, True], ids=["wrong", "right"])
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_steps_that_one_branch_turns_off(tmp_path: Path, branch: str, right: bool) -> None:
+    flag, start = BRANCHES[branch]
+    step = f"for x in loader:\n    if {flag}:\n        STEP\n"
+    text = (
+        "import argparse\nimport torch\n\n"
+        "def train(model, loader, optimizer, args):\n"
+        '    scaler = torch.amp.GradScaler("cuda")\n'
+        + textwrap.indent(textwrap.dedent(start) + _insert_step(step, right=right), "    ")
+    )
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    assert found(tmp_path) == marks(tmp_path)
+
+
+#: Settings of other files and libraries, and tests of them behind which a training step stands.
+SETTINGS = {
+    "flags of a library": ("from absl import flags\nFLAGS = flags.FLAGS", "not FLAGS.fast"),
+    "a module": ("import settings", "settings.max_norm is None"),
+    "an attribute of an attribute": ("from lib.conf import cfg", "not cfg.TRAIN.FAST"),
+    "a constant": ("from lib.conf import FAST", "not FAST"),
+    "a comparison": ("from lib.conf import cfg", 'cfg.mode == "slow"'),
+    "a library's state": ("import wandb", "wandb.run is None"),
+    "the version of torch": ("", "torch.version.hip is not None"),
+    "a backend of torch": ("", "not torch.backends.cudnn.benchmark"),
+}
+
+
+@pytest.mark.parametrize("right", [False, True], ids=["wrong", "right"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_steps_behind_settings_of_other_files(tmp_path: Path, setting: str, right: bool) -> None:
+    head, test = SETTINGS[setting]
+    program = f"""
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                if {test}:
+                    STEP
+        """
+    (tmp_path / "train.py").write_text(f"import torch\n{head}\n" + _insert_step(program, right=right), encoding="utf-8")
+    assert found(tmp_path) == marks(tmp_path)
+
+
+def test_settings_that_are_tested_twice_have_one_answer(tmp_path: Path) -> None:
+    program = """
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda") if cfg.AMP.ON else None
+            for x in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", torch.float16, enabled=cfg.AMP.ON):
+                    loss = model(x).mean()
+                if cfg.AMP.ON:
+                    scaler.scale(loss).backward()
+                    if cfg.CLIP is not None:
+                        scaler.unscale_(optimizer)
+                else:
+                    loss.backward()
+                if cfg.CLIP is not None:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.CLIP)
+                if cfg.AMP.ON:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+        """
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom lib.conf import cfg\n" + textwrap.dedent(program), encoding="utf-8"
+    )
+    assert found(tmp_path) == set()
 
 
 WINDOW = """\
