@@ -51,6 +51,8 @@ class OptimizerAttributes:
     several: bool | None = None
     #: A class with its own ``step`` holds the optimizer.
     wrapped: bool = False
+    #: The class of the optimizer copies low-precision parameters to float32, and updates the copies.
+    keeps_float32_copies: bool = False
     #: A framework steps, and the number of microbatches of a window is not known to be above one.
     may_have_no_window: bool = False
     #: Hooks may see or change gradients before the step.

@@ -67,7 +67,7 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
     frozen = {t.key for t in program.objects if t.attributes.frozen or t.attributes.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
-    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.wrapped]
+    bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
     trained = _with_submodules(program, _owned_modules(bare) - frozen)
     by_unknown = _with_submodules(program, _given_modules(bare) - frozen) - trained
     program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())

@@ -32,6 +32,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import entry_of_state, take_state
+from .float32_copies import keeps_float32_copies
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
 from .syntax_queries import first_argument_text
@@ -221,6 +222,7 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
         clearing[cls] = any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad")
     if clearing[cls]:
         made.tracked_object.attributes.hooked = True
+    made.tracked_object.attributes.keeps_float32_copies = keeps_float32_copies(interp, cls)
     return made
 
 

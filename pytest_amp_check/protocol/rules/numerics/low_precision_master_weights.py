@@ -111,7 +111,7 @@ a fused optimizer does not even raise. On CUDA a GradScaler cannot unscale bfloa
 created with `dtype=`, for `from_pretrained(torch_dtype=...)` and for a model that a Trainer's `compute_loss` casts. A
 trained model that is cast for evaluation and cast back before the next step is rounded each time. Frozen weights and
 inference lose nothing in low precision. Neither does a model that is cast after its last step. DeepSpeed updates
-float32 copies, so it loses nothing either.
+float32 copies, so it loses nothing either. The same holds for an optimizer class of the project that makes such copies.
 """,
     harm="""\
 The weights had a standard deviation of 0.02. One step left 32 % of the bfloat16 weights unchanged at the learning rate
