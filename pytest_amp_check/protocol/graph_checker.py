@@ -54,7 +54,8 @@ def check_without_callers(program: Program) -> list[Finding]:
     """Return the violations of the functions of a program that no caller can prevent."""
     kept: dict[tuple[str, str, int, int], Finding] = {}
     for graph in program.graphs:
-        for finding in _GraphChecker(graph, program, knows_callers=False).collect_findings():
+        of_graph = _GraphChecker(graph, program, knows_callers=False).collect_findings()
+        for finding in (*of_graph, *_check_single_events(graph, program)):
             finding.entries[graph.entry_point] = finding.calls
             merge_finding(kept, finding)
     return sorted(kept.values(), key=Finding.order)
@@ -71,10 +72,14 @@ def _check_graphs(program: Program) -> Iterator[Found]:
             path, line = graph.entry_point
             found = Site(path, line or 1, function=graph.name or "<module>")
             program.attributes.unread = program.attributes.unread or found
-        for node in graph.nodes:
-            if node.event is not None:
-                for finding in check_event(node.event, program):
-                    yield finding, graph.entry_point
+        for finding in _check_single_events(graph, program):
+            yield finding, graph.entry_point
+
+
+def _check_single_events(graph: Graph, program: Program) -> Iterator[Finding]:
+    for node in graph.nodes:
+        if node.event is not None:
+            yield from check_event(node.event, program)
 
 
 def _check_program(program: Program) -> Iterator[Found]:

@@ -11,6 +11,7 @@ from ..protocol.event_graph import Node, Program
 from ..protocol.registration import NotRegistered, require_listed
 from ..protocol.sites import Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
+from .interpreter.branch_runs import BranchRuns, RunsByEntry
 from .interpreter.classes import (
     decorator_contexts,
     inherited_methods,
@@ -142,15 +143,22 @@ for _entry in frameworks_table.NAMES.values():
 
 
 def analyze_module(
-    module: Module, program: Program, project: Project, visited_calls: VisitedCalls | None = None
+    module: Module,
+    program: Program,
+    project: Project,
+    visited_calls: VisitedCalls | None = None,
+    branch_runs: RunsByEntry | None = None,
 ) -> ReachedFunctions:
-    """Add the graphs of one file to a program, with the calls into other files. ``visited_calls`` records the calls."""
-    at = Interpreter(HANDLERS, module, program, {}, project)
-    at.visited_calls = visited_calls
+    """Add the graphs of one file to a program, with the calls into other files.
+
+    ``visited_calls`` records the calls, and ``branch_runs`` the branches that each entry point executes.
+    """
+    interp = Interpreter(HANDLERS, module, program, {}, project)
+    interp.visited_calls = visited_calls
     try:
-        return _analyze_all(at)
+        return _analyze_all(interp, branch_runs if branch_runs is not None else RunsByEntry())
     finally:
-        at.release_references()
+        interp.release_references()
 
 
 def analyze_functions(
@@ -263,7 +271,7 @@ def _asks_for_name(test: ast.expr) -> bool:
     return any(isinstance(node, ast.Name) and node.id == "__name__" for node in walk(test))
 
 
-def _analyze_all(interp: Interpreter) -> ReachedFunctions:
+def _analyze_all(interp: Interpreter, branch_runs: RunsByEntry) -> ReachedFunctions:
     module, program = interp.module, interp.program
     reached: ReachedFunctions = {}
     counters = external_counters(module.tree.body) if program.attributes.fragment else []
@@ -275,6 +283,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
     for listener in interp.handlers.file_end_listeners:
         listener(interp)
     _close_graph(interp, (module.path, 0), reached)
+    branch_runs[module.path, 0].add_runs(interp.branch_runs)
     for function, cls in _entry_points(interp):
         if _is_analyzed(interp, function, cls):
             continue
@@ -286,9 +295,11 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
             break
         # An inherited method stands at the class: its line is no line of another file, and no line of a call here.
         entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
+        interp.branch_runs = BranchRuns()
         _analyze_function(interp, function, cls)
         reached.setdefault(entry, set())
         _close_graph(interp, entry, reached)
+        branch_runs[entry].add_runs(interp.branch_runs)
     return reached
 
 

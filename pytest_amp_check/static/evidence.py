@@ -83,8 +83,8 @@ def select_findings(results: Sequence[AnalysisResult], reached_functions: Reache
     cover all calls of the finding and show no such finding. With other arguments, or in a subclass, the function is
     another program.
     """
-    callers = _top_entry_points(reached_functions)
-    by_themselves = set[Entry]().union(*(_top_entry_points(reading.reached_functions) for reading in results))
+    callers = find_top_entry_points(reached_functions)
+    by_themselves = set[Entry]().union(*(find_top_entry_points(reading.reached_functions) for reading in results))
     found: dict[tuple[str, str, int, int], Finding] = {}
     unconfirmed: list[Finding] = []
     # Keep the first of equal findings in two files, independent of the order of analysis.
@@ -108,7 +108,7 @@ def select_findings(results: Sequence[AnalysisResult], reached_functions: Reache
     return list(found.values())
 
 
-def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
+def find_top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
     """Return the entry points that no other entry point calls; of a cycle, the first."""
     called = {function for entry, functions in reached_functions.items() for function in functions if function != entry}
     covered: set[Entry] = set()

@@ -152,12 +152,14 @@ def analyze(
     from ..protocol.graph_checker import check, check_without_callers
     from .assumed_precision import find_assumed_effects
     from .entry_points import analyze_functions, analyze_module
+    from .interpreter.branch_runs import RunsByEntry
     from .interpreter.visited_calls import VisitedCalls
     from .program_summary import mark_bare_scales, summarize_program
     from .project import import_reach
     from .project.marimo import as_one_program
     from .project.module import Module
     from .project.relevance import mark_relevant
+    from .turned_off_code import find_turned_off_code
     from .unanalyzed_calls import collect_calls, find_joined_functions
 
     with warnings.catch_warnings():
@@ -176,7 +178,9 @@ def analyze(
     visited_calls = VisitedCalls() if collects_calls else None
     calls = collect_calls(module) if collects_calls else []
     try:
-        reached = {} if path in project.assumed_files else analyze_module(module, program, project, visited_calls)
+        runs = RunsByEntry()
+        is_read = path not in project.assumed_files
+        reached = analyze_module(module, program, project, visited_calls, runs) if is_read else {}
         summarize_program(program, lambda: import_reach.is_near_float16(project, path, parsed))
         if not may_be_in_region:
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
@@ -204,6 +208,13 @@ def analyze(
             for entry in joined:
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)
+        turned_off = find_turned_off_code(module, runs, frozenset(evidence.find_top_entry_points(reached)))
+        if turned_off is not None:
+            opened_program = Program()
+            opened_program.attributes = program.attributes.copy()
+            analyze_functions(module, opened_program, project, turned_off.functions)
+            summarize_program(opened_program, lambda: import_reach.is_near_float16(project, path, parsed))
+            findings += turned_off.select_findings(check_without_callers(opened_program), path, reached)
         if not program.attributes.fragment and (project.assumed_dtype or Code(text.encode()).has_fragile_math):
             findings += find_assumed_effects(
                 module, project, findings, lambda: import_reach.is_package_near_float16(project, path)

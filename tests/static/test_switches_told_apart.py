@@ -70,8 +70,8 @@ PROGRAMS["a name of the module"] = (
 CALL = "train(make(), load(), build())\n"
 for name, default, switch, calls in (
     ("a default that the only call leaves", "False", True, CALL),
-    ("a default that two calls leave", "False", False, CALL * 2),
-    ("a default that is no flag", "''", False, CALL),
+    ("a default that two calls leave", "False", True, CALL * 2),
+    ("a default that is no flag", "''", True, CALL),
 ):
     PROGRAMS[name] = (
         f"import torch\n\ndef train(model, loader, optimizer, clip={default}):\n"

@@ -17,6 +17,7 @@ from ...protocol.sites import Site
 from ...protocol.tracked_objects import TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
+from .branch_runs import BranchRuns
 from .conditions import (
     Formula,
     PredicateTable,
@@ -214,6 +215,7 @@ class Interpreter:
         self.assumes_region = False
         #: Calls that the analysis visited; None if no consumer asks for them.
         self.visited_calls: VisitedCalls | None = None
+        self.branch_runs = BranchRuns()
         self.begin_graph("<module>")
 
     def begin_graph(self, name: str) -> None:

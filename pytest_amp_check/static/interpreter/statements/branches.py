@@ -20,6 +20,8 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
         if any(map(ends_program, block)):
             notify_end_condition(interp, node.test, truth=truth)
     is_fallback = asks_version(interp, node.test, formula)
+    if interp.state.frame.module is interp.module and not is_fallback:
+        interp.branch_runs.add_run(node, formula)
     interp.state.fallback_depth += is_fallback
     after_body: Formula = True
     after_else: Formula = True

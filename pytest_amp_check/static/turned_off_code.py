@@ -1,0 +1,92 @@
+"""Code that the callers in a file turn off, by an argument or by leaving a default.
+
+A default is one possible value, and other callers turn such code on. The function is analyzed once more by itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ..protocol.fast_namedtuple import NamedTuple
+from ..protocol.finding import Finding
+from .interpreter.branch_runs import BODY, ORELSE, BranchRuns, RunsByEntry
+from .project.module import Module
+from .project.syntax import tail_name, walk
+
+#: Calls of a training with mixed precision that other code rarely has.
+_PROTOCOL_CALLS = frozenset("backward clip_grad_norm_ clip_grad_value_ scale_loss unscale_".split())
+#: Statements that leave a block.
+_JUMPS = (ast.Return, ast.Continue, ast.Raise, ast.Break)
+
+
+class TurnedOffCode(NamedTuple):
+    """Lines that no path executes, as pairs of first and last line, and their functions, by path and line."""
+
+    lines: tuple[tuple[int, int], ...]
+    functions: frozenset[tuple[str, int]]
+
+    def select_findings(
+        self, findings: Iterable[Finding], path: str, reached: Mapping[tuple[str, int], Collection[tuple[str, int]]]
+    ) -> Iterator[Finding]:
+        """Yield the findings with an event in these lines, as findings of all entry points that reach the functions."""
+        for finding in findings:
+            sites = [finding.site, *(step.site for step in finding.witness)]
+            if any(site.path == path and first <= site.line <= last for site in sites for first, last in self.lines):
+                own = finding.entries
+                for function, calls in list(own.items()):
+                    own.update((entry, calls) for entry, functions in reached.items() if function in functions)
+                yield finding
+
+
+def find_turned_off_code(
+    module: Module, runs_by_entry: RunsByEntry, entries: frozenset[tuple[str, int]]
+) -> TurnedOffCode | None:
+    """Return the parts of a training in a file that no path from the given entry points executes, or None."""
+    runs = BranchRuns()
+    for entry in entries & runs_by_entry.keys():
+        runs.add_runs(runs_by_entry[entry])
+    lines: list[tuple[int, int]] = []
+    decided = [node for node, executed in runs.items() if executed in (BODY, ORELSE)]
+    following = _following_statements(module.tree) if any(map(_leaves_block, decided)) else {}
+    for node in decided:
+        off = _turned_off_part(node, runs[node], following)
+        if off and _is_training(off):
+            lines.append((off[0].lineno, off[-1].end_lineno or off[-1].lineno))
+    functions = {
+        (module.path, function.node.lineno)
+        for function in module.functions.values()
+        if any(function.node.lineno <= first and last <= (function.node.end_lineno or 0) for first, last in lines)
+    }
+    return TurnedOffCode(tuple(lines), frozenset(functions)) if functions else None
+
+
+def _turned_off_part(node: ast.If, executed: int, following: dict[ast.If, list[ast.stmt]]) -> list[ast.stmt]:
+    if executed == ORELSE:
+        return node.body
+    # Behind a jump, the rest of the block is the other branch.
+    return node.orelse or following.get(node, [])
+
+
+def _leaves_block(node: ast.If) -> bool:
+    return not node.orelse and isinstance(node.body[-1], _JUMPS)
+
+
+def _following_statements(tree: ast.Module) -> dict[ast.If, list[ast.stmt]]:
+    """Return the statements that follow each conditional jump in its block."""
+    found: dict[ast.If, list[ast.stmt]] = {}
+    for parent in walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block: object = getattr(parent, field, None)
+            if not isinstance(block, list):
+                continue
+            for number, statement in enumerate(block):
+                if isinstance(statement, ast.If) and _leaves_block(statement):
+                    found[statement] = block[number + 1 :]
+    return found
+
+
+def _is_training(part: list[ast.stmt]) -> bool:
+    return any(
+        isinstance(node, ast.Call) and tail_name(node.func) in _PROTOCOL_CALLS for top in part for node in walk(top)
+    )
