@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import Finding
 from .interpreter.branch_runs import BODY, ORELSE, BranchRuns, RunsByEntry
-from .project.module import Module
+from .project.module import Function, Module
 from .project.syntax import tail_name, walk
 
 #: Calls of a training with mixed precision that other code rarely has.
@@ -46,19 +46,45 @@ def find_turned_off_code(
     runs = BranchRuns()
     for entry in entries & runs_by_entry.keys():
         runs.add_runs(runs_by_entry[entry])
-    lines: list[tuple[int, int]] = []
     decided = [node for node, executed in runs.items() if executed in (BODY, ORELSE)]
-    following = _following_statements(module.tree) if any(map(_leaves_block, decided)) else {}
-    for node in decided:
-        off = _turned_off_part(node, runs[node], following)
-        if off and _is_training(off):
-            lines.append((off[0].lineno, off[-1].end_lineno or off[-1].lineno))
+    lines = [
+        *_lines_of_branches(module.tree, {node: runs[node] for node in decided if isinstance(node, ast.If)}),
+        *_lines_of_disabled(module, [node for node in decided if isinstance(node, ast.Call) and runs[node] == ORELSE]),
+    ]
     functions = {
         (module.path, function.node.lineno)
         for function in module.functions.values()
-        if any(function.node.lineno <= first and last <= (function.node.end_lineno or 0) for first, last in lines)
+        if any(_overlaps(function, first, last) for first, last in lines)
     }
     return TurnedOffCode(tuple(lines), frozenset(functions)) if functions else None
+
+
+def _overlaps(function: Function, first: int, last: int) -> bool:
+    start, end = function.node.lineno, function.node.end_lineno or 0
+    return start <= first <= last <= end or first <= start <= end <= last
+
+
+def _lines_of_branches(tree: ast.Module, decided: Mapping[ast.If, int]) -> Iterator[tuple[int, int]]:
+    following = _following_statements(tree) if any(map(_leaves_block, decided)) else {}
+    for node, executed in decided.items():
+        off = _turned_off_part(node, executed, following)
+        if off and _is_training(off):
+            yield off[0].lineno, off[-1].end_lineno or off[-1].lineno
+
+
+def _lines_of_disabled(module: Module, disabled: Collection[ast.Call]) -> Iterator[tuple[int, int]]:
+    """Yield the lines of the functions, or of the methods of the classes, that make a disabled scaler or region."""
+    for call in disabled:
+        around = [each for each in module.functions.values() if _contains(each.node, call)]
+        if around:
+            inner = max(around, key=lambda each: each.node.lineno)
+            for function in inner.cls.methods.values() if inner.cls is not None else (inner,):
+                if _is_training([function.node]):
+                    yield function.node.lineno, function.node.end_lineno or function.node.lineno
+
+
+def _contains(outer: ast.expr | ast.stmt, inner: ast.expr) -> bool:
+    return outer.lineno <= inner.lineno and (inner.end_lineno or 0) <= (outer.end_lineno or 0)
 
 
 def _turned_off_part(node: ast.If, executed: int, following: dict[ast.If, list[ast.stmt]]) -> list[ast.stmt]:
@@ -86,7 +112,7 @@ def _following_statements(tree: ast.Module) -> dict[ast.If, list[ast.stmt]]:
     return found
 
 
-def _is_training(part: list[ast.stmt]) -> bool:
+def _is_training(part: Iterable[ast.AST]) -> bool:
     return any(
         isinstance(node, ast.Call) and tail_name(node.func) in _PROTOCOL_CALLS for top in part for node in walk(top)
     )

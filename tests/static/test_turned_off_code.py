@@ -134,6 +134,79 @@ def test_methods_are_analyzed_with_what_their_class_assigns() -> None:
     assert places(check_source(source)) == marks(source)
 
 
+SWITCHED = """\
+import torch
+
+
+def train(model, loader, optimizer, {parameter}):
+    scaler = torch.amp.GradScaler("cuda", enabled={switch})
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled={switch}):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        {unscale}
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0){mark}
+        scaler.step(optimizer)
+        scaler.update()
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameter", "switch", "calls"),
+    [
+        ("amp=False", "amp", "train(a(), b(), c())\ntrain(d(), e(), f())"),
+        ("amp=False", "amp", "train(a(), b(), c(), False)"),
+        ("use=None", "use is not None", "train(a(), b(), c())"),
+        ('precision="fp32"', 'precision == "fp16"', "train(a(), b(), c())"),
+        ("*, half", "half", "def main(half=False):\n    train(a(), b(), c(), half=half)\n\n\nmain()\nmain()"),
+    ],
+)
+def test_a_function_whose_scaler_no_call_enables_is_analyzed(parameter: str, switch: str, calls: str) -> None:
+    for unscale, mark in (("pass", "  # AMP201"), ("scaler.unscale_(optimizer)", "")):
+        source = SWITCHED.format(parameter=parameter, switch=switch, unscale=unscale, mark=mark) + calls + "\n"
+        findings = check_source(source)
+        assert places(findings) == marks(source), shown(findings)
+
+
+def test_methods_of_a_class_whose_scaler_no_call_enables_are_analyzed() -> None:
+    source = textwrap.dedent(
+        """\
+        import torch
+
+
+        class Trainer:
+            def __init__(self, model, optimizer, amp=False):
+                self.model, self.optimizer, self.amp = model, optimizer, amp
+                self.scaler = torch.amp.GradScaler("cuda", enabled=amp)
+
+            def step(self, x):
+                self.optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16, enabled=self.amp):
+                    loss = self.model(x).mean()
+                self.scaler.scale(loss).backward()
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+
+        first, second = Trainer(build(), make()), Trainer(build(), make(), False)
+        for x in load():
+            first.step(x)
+            second.step(x)
+        """
+    )
+    assert places(check_source(source)) == marks(source)
+
+
+@pytest.mark.parametrize("switch", ["False", "amp and False"])
+def test_a_scaler_that_the_function_itself_disables_is_off(switch: str) -> None:
+    source = SWITCHED.format(parameter="amp=False", switch=switch, unscale="pass", mark="")
+    assert places(check_source(source + "train(a(), b(), c())\ntrain(d(), e(), f())\n")) == set()
+
+
 #: Right programs: what the branch lacks, the caller does, or a value that belongs to the branch.
 RIGHT = {
     "the caller unscales": """

@@ -10,17 +10,20 @@ from .conditions import Formula
 BODY, ORELSE = 1, 2
 
 
-class BranchRuns(dict[ast.If, int]):
-    """Branches of each condition of one file that at least one path executed, as bits."""
+class BranchRuns(dict[ast.If | ast.Call, int]):
+    """Branches of each condition of one file that at least one path executed, as bits.
 
-    def add_run(self, node: ast.If, condition: Formula) -> None:
+    The ``enabled`` argument of a call that makes a scaler or a region counts as a condition.
+    """
+
+    def add_run(self, node: ast.If | ast.Call, condition: Formula) -> None:
         self._add_bits(node, (BODY | ORELSE) if not isinstance(condition, bool) else BODY if condition else ORELSE)
 
     def add_runs(self, others: BranchRuns) -> None:
         for node, executed in others.items():
             self._add_bits(node, executed)
 
-    def _add_bits(self, node: ast.If, executed: int) -> None:
+    def _add_bits(self, node: ast.If | ast.Call, executed: int) -> None:
         self[node] = self.get(node, 0) | executed
 
 

@@ -24,7 +24,7 @@ from .arguments import bind_arguments, keyword_text, literal_value, make_object,
 from .device_comparisons import comparison_texts, find_failed_comparison
 from .devices import device_types_of
 from .flags import is_flag, note_switch
-from .syntax_queries import keywords_of
+from .syntax_queries import constant_of_node, keywords_of
 
 
 def make_autocast(
@@ -79,8 +79,16 @@ def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, op
     """Return the condition of an ``enabled`` argument. ``open_ended`` means that the call unpacks arguments."""
     if "enabled" in bound:
         note_switch(interp, bound)
-        return truth_of(interp, bound["enabled"], keyword_text("enabled", node), node)
+        condition = truth_of(interp, bound["enabled"], keyword_text("enabled", node), node)
+        if interp.state.frame.module is interp.module and isinstance(node, ast.Call) and not _is_literal_switch(node):
+            interp.branch_runs.add_run(node, condition)
+        return condition
     return interp.predicate_formula(("open", id(node)), "", frozenset(), node) if open_ended else True
+
+
+def _is_literal_switch(node: ast.Call) -> bool:
+    given = (*node.args, keywords_of(node).get("enabled"))
+    return any(isinstance(constant_of_node(each), bool) for each in given)
 
 
 def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> str:
