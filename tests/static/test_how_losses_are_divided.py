@@ -232,3 +232,20 @@ def test_terms_are_added_to_zeros(start: str) -> None:
 def test_terms_are_added_to_an_undivided_loss(start: str) -> None:
     found = check_source(TERMS.format(start=start, first=TERM), "train.py")
     assert [(each.line, each.code) for each in found] == [(14, "AMP301")]
+
+
+@pytest.mark.parametrize(
+    "zeros",
+    [
+        "torch.tensor(0.0, device=loss.device, requires_grad=True)",
+        "torch.zeros((), requires_grad=True)",
+        "torch.zeros_like(loss)",
+        "loss.new_zeros(())",
+    ],
+)
+def test_zeros_in_the_place_of_a_bad_loss_divide_nothing(zeros: str) -> None:
+    replaced = f"if not torch.isfinite(loss):\n    loss = {zeros}\n"
+    for division, count in (("", 1), ("loss = loss / k\n", 0)):
+        for operations in (division + replaced, replaced + division):
+            found = check_source(PROGRAM.format(indent(operations, "        ")), "train.py")
+            assert [each.code for each in found] == ["AMP301"] * count

@@ -265,8 +265,12 @@ def _join_names(
 
 
 def _join_divided(a: Value, b: Value) -> tuple[bool, bool]:
-    """Return True if a loss was divided in one of two branches, and True if it was divided only by summing."""
-    divided = [side for side in (a, b) if side.is_divided]
+    """Return True if a loss was divided in one of two branches, and True if it was divided only by summing.
+
+    A branch that replaces the loss by zeros, as for a batch to skip, says nothing about the loss of the other branch.
+    """
+    losses = [side for side in (a, b) if not side.is_zeros] or [a, b]
+    divided = [side for side in losses if side.is_divided]
     return bool(divided), bool(divided) and all(side.is_only_summed for side in divided)
 
 

@@ -192,7 +192,7 @@ def _call_tensor_method(
         return _scale_by_number(interp, tensor, name, args, node)
     if makes_zeros(name, args):
         zeros = interp.fresh_unknown(node, name)
-        zeros.is_divided = True
+        zeros.is_divided = zeros.is_zeros = True
         return zeros
     made = compute_tensor(interp, [tensor, *find_tensors(args, {})])
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(args)

@@ -244,13 +244,14 @@ def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: K
     if makes_float32(name, args, keywords):
         made = interp.fresh_unknown(node, name)
         made.is_new_float32 = True
-        made.is_divided = makes_zeros(name, args)
+        made.is_divided = made.is_zeros = makes_zeros(name, args)
         return made
     if name.rpartition(".")[2] in IMPURE:
         return interp.fresh_unknown(node, name)
     made = structural_unknown(interp, Operation.CALL, tuple(given), expression_text(node), name, tuple(keywords))
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
-    made.is_divided = may_pass_divided(given) or makes_zeros(name, args)
+    made.is_zeros = makes_zeros(name, args)
+    made.is_divided = may_pass_divided(given) or made.is_zeros
     if given:
         apply_reduction(made, given[0], name.removeprefix("torch."))
     made.is_data_size = name in _MEASURING or (name.startswith(HARMLESS) and are_data_sizes(given))

@@ -77,6 +77,7 @@ class Value:
     is_data_size: bool = False
     first_value: int | None = None
     is_new_float32: bool = False
+    is_zeros: bool = False
     is_from_gradient: bool = False
     is_loop_index: bool = False
     iterable_kind: str = ""
@@ -230,6 +231,7 @@ class UnknownValue(TypedValue):
     is_loop_element        a loop over an unknown value assigns the value
     item_origin            key of the unknown value that contains this item, and the name of the item or None
     is_new_float32         the value is a float32 tensor created here
+    is_zeros               the value is a new tensor of zeros: no loss, or one to which code adds terms
     divisors               divisors of the value; ``factors`` are the identities of its factors
     is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
     is_only_summed         ``is_divided`` holds only because the value was summed
@@ -261,6 +263,7 @@ class UnknownValue(TypedValue):
         "is_new_float32",
         "is_only_summed",
         "is_sample_mean",
+        "is_zeros",
         "item_origin",
         "iterable_kind",
         "key",
@@ -300,6 +303,7 @@ class UnknownValue(TypedValue):
         self.is_loop_element = False
         self.is_data_size = False
         self.is_new_float32 = False
+        self.is_zeros = False
         self.is_from_gradient = False
         self.text_prefix = ""
         self.is_only_summed = False
