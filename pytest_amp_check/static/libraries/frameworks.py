@@ -264,7 +264,8 @@ def call_engine_method(
 def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Call a scaler of timm: scale, run backward, and when due, unscale, clip, step and update.
 
-    A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known.
+    A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known. If the
+    call has further arguments by position, the scaler is none of timm's and may also clear the gradients.
     """
     order = FRAMEWORKS[engine.framework].engine.call_parameters
     if not order:
@@ -277,8 +278,12 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": engine.tracked_object.name, "call": expression_text(node)}
 
+    may_clear = engine.recognized_from is not None and len(args) > len(order[:2])
+
     def step_optimizer(key: int, _: object) -> None:
         interp.emit(e.ScalerStep, node, scaler.tracked_object.key, key, framework=engine.framework, names=names)
+        if may_clear:
+            interp.emit(e.ZeroGrad, node, owners=(key,), names=names)
 
     updates = next((value for name, value in bound.items() if "update" in name), Const(True))
     run_branches(
