@@ -34,6 +34,10 @@ def main(model, loader, args):
         optimizer.step()
         optimizer.zero_grad()
 """
+ONE_OF_TWO = """\
+kind = args.kind if args.low else torch.optim.AdamW
+optimizer = kind(model.parameters(), lr=args.lr)
+"""
 ADAM = "optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)\n"
 
 
@@ -53,8 +57,7 @@ def accelerate(made: str, precision: str = '"fp16"') -> str:
         "model, loader = accelerator.prepare(model, loader)\n" + ADAM,
         # An optimizer of a class that is not known, and of one of two classes.
         "optimizer = bitsandbytes.AdamW8bit(model.parameters())\nmodel, loader = accelerator.prepare(model, loader)",
-        "kind = args.kind if args.low else torch.optim.AdamW\noptimizer = kind(model.parameters())\nmodel = "
-        "accelerator.prepare(model)",
+        ONE_OF_TWO + "model = accelerator.prepare(model)",
     ],
 )
 def test_an_optimizer_that_is_left_out(made: str) -> None:
