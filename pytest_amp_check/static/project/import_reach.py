@@ -78,7 +78,7 @@ def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
     """Return the autocast entries of a file; a file that cannot be read may enter autocast everywhere."""
     known = project.entries_by_path.get(path)
     if known is None:
-        tree = _parse_file(path, project.largest)
+        tree = parse_file(path, project.largest)
         known = project.entries_by_path[path] = (
             AutocastEntries(is_everywhere=True) if tree is None else entering_in(tree)
         )
@@ -255,12 +255,12 @@ def _may_use_float16(project: Project, path: str) -> bool:
     """Return True if a file that mentions float16 may compute in float16; True for a file that does not parse."""
     known = project.float16_by_path.get(path)
     if known is None:
-        tree = _parse_file(path, project.largest)
+        tree = parse_file(path, project.largest)
         known = project.float16_by_path[path] = tree is None or may_use_float16(tree)
     return known
 
 
-def _parse_file(path: str, largest: int) -> ast.Module | None:
+def parse_file(path: str, largest: int) -> ast.Module | None:
     """Return the syntax tree of a file, or None for an unreadable file."""
     try:
         with warnings.catch_warnings():

@@ -63,6 +63,7 @@ class Project:
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
+        "clipping_hooks",
         "declared_wrappers",
         "dependencies",
         "depends_on_all",
@@ -130,6 +131,8 @@ class Project:
         self.float16_by_path: dict[str, bool] = {}
         #: Result of :mod:`.float32_logits`, by the top directory of a package.
         self.float32_packages: dict[str, bool] = {}
+        #: Result of :mod:`.clipping_hooks`, by the name of a method.
+        self.clipping_hooks: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
         self.import_roots: dict[str, str] = {}
         self.importers = Importers()
