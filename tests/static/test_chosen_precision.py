@@ -307,6 +307,80 @@ def test_a_buffer_is_cast_after_the_constructor() -> None:
     ]
 
 
+CACHE = """\
+class Rotary(nn.Module):
+    def __init__(self, dim=32, length=2048):
+        super().__init__()
+        self.register_buffer("inv_freq", 1.0 / 10000 ** (torch.arange(0, dim, 2).float() / dim))
+        self.{name}(length)
+
+    def {name}(self, length):
+        freqs = torch.outer(torch.arange(length, dtype=self.inv_freq.dtype), self.inv_freq)
+        self.register_buffer("table", freqs.cos())
+
+    def forward(self, x):
+        {first}
+        return x * self.table[: len(x)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "found"),
+    [
+        ("_fill_table", "x = x * 2.0", False),
+        # Other code may call a public method, and the forward calls it after a cast.
+        ("fill_table", "x = x * 2.0", True),
+        ("_fill_table", "if len(x) > len(self.table): self._fill_table(len(x))", True),
+    ],
+)
+def test_a_constructor_fills_a_table_before_a_cast(tmp_path: Path, name: str, first: str, found: bool) -> None:
+    body = CACHE.format(name=name, first=first)
+    assert found_in(tmp_path, LOADS, body) == ([("AMP509", 8, "info")] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("torch.arange(len(x), device='cpu', dtype=torch.float32)", False),
+        ("torch.arange(len(x), device=torch.device('cpu')).float()", False),
+        ("torch.arange(len(x), device=x.device, dtype=torch.float32)", True),
+        ("torch.arange(len(x), device='cuda').float()", True),
+        ("torch.arange(len(x), device='cpu', dtype=torch.float32).to(x.device)", True),
+        ("torch.arange(len(x), device='cpu', dtype=torch.float32).to('cuda')", True),
+    ],
+)
+def test_a_region_of_the_gpu_leaves_the_cpu_alone(made: str, found: bool) -> None:
+    statements = (f"positions = {made}", "freqs = torch.einsum('i,j->ij', positions, inv_freq)", "return freqs.cos()")
+    body = forward(*statements).replace("self, x", "self, x, inv_freq")
+    assert said(body, "bfloat16") == ([("AMP509", 4, "warning")] if found else [])
+
+
+SIMILARITY = """\
+def similarity(a, b, kernel):
+    conv = nn.Conv2d(1, 1, 11)
+    {start}
+    mean = conv(a)
+    variance = conv(a ** 2) - mean ** 2
+    return (variance / conv(b)).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("a, b = a.cuda(), b.cuda()", True),
+        ("a, b = a.float(), b.float()", True),
+        # Metrics get arrays, which the forward pass of a model has not computed.
+        ("a, b = torch.tensor(a.astype(np.float32)), torch.tensor(b.astype(np.float32))", False),
+        ("a = torch.from_numpy(a.astype('float32')).cuda(); b = torch.from_numpy(b).cuda()", False),
+        ("k = kernel.weight.numpy().astype('float32'); conv.weight.data = torch.tensor(k)", True),
+    ],
+)
+def test_a_metric_of_arrays_is_no_part_of_a_forward_pass(tmp_path: Path, start: str, found: bool) -> None:
+    expected = [("AMP507", 5, "info")] if found else []
+    assert found_in(tmp_path, REGION, SIMILARITY.format(start=start)) == expected
+
+
 LOG_RATIO = (
     "def loss(log_probs: torch.Tensor, old_log_probs: torch.Tensor):\n    return (log_probs - old_log_probs).exp()\n"
 )

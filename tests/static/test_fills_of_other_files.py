@@ -95,6 +95,50 @@ CASES["not registered"] = REGISTERED.format(
     decorator="", table="TABLE", training=AUTOCAST.format(dtype="float16"), mark=""
 )
 
+# Directories without __init__.py: the name in an import shows where imports begin.
+NAMESPACE = """
+=== layers/shared/attention.py
+import torch
+from torch import nn
+
+class Attend(nn.Module):
+    def forward(self, query, keys, mask):
+        scores = torch.bmm(query, keys.transpose(1, 2))
+        scores = scores.masked_fill(mask, -1e9){mark}
+        return scores.softmax(-1)
+=== tasks/speech/task.py
+from layers.shared.attention import Attend
+{imports}
+
+class Task:
+    def build(self):
+        return Attend()
+=== engine/shared/loop.py
+{training}
+=== examples/shared/demo.py
+{demo}
+"""
+for _imports in (
+    "from engine.shared.loop import step",
+    "from engine.shared import loop",
+    "import engine.shared.loop",
+    "from engine.shared.loop import (\n    step,\n)",
+):
+    for _dtype, _mark in (("float16", "  # AMP506"), ("bfloat16", "")):
+        CASES[f"{_imports}, {_dtype}"] = NAMESPACE.format(
+            imports=_imports, training=AUTOCAST.format(dtype=_dtype), demo="", mark=_mark
+        )
+CASES["an engine that no task imports"] = NAMESPACE.format(
+    imports="", training=AUTOCAST.format(dtype="float16"), demo="", mark=""
+)
+CASES["an example of its own"] = NAMESPACE.format(
+    imports="",
+    training="",
+    demo="from layers.shared.attention import Attend\nimport helper\n=== examples/shared/helper.py"
+    + AUTOCAST.format(dtype="float16"),
+    mark="",
+)
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_fill(name: str, tmp_path: Path) -> None:

@@ -974,6 +974,21 @@ def train(model, optimizer, loader, k):
         if need_update:
             optimizer.zero_grad()
 """
+# A scaler that is passed: a copy of timm's gets its options by name, and other classes may clear the gradients.
+WRONG["a passed scaler with the options of timm's copies"] = """\
+import torch
+
+def train(model, optimizer, loader, loss_fn, loss_scaler, limit):
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        loss_scaler(loss, optimizer, clip_grad=limit, parameters=model.parameters(), update_grad=True)  # AMP215
+"""
+RIGHT["a passed scaler with arguments of its own"] = (
+    WRONG["a passed scaler with the options of timm's copies"]
+    .replace("clip_grad=limit, parameters=model.parameters(), update_grad=True", "model.parameters(), limit, True")
+    .replace("  # AMP215", "")
+)
 WRONG["timm, a loss that is not scaled"] = """\
 import torch
 from timm.utils import NativeScaler

@@ -418,6 +418,13 @@ for _read, _mark in (
     ("total += (scaled / scaler.get_scale()).item()", ""),
     ("n = scaled.item(); n /= scaler.get_scale()", ""),
     ("assert math.isfinite(scaled.item())", ""),
+    # The number of the loss itself gives the scale, the amount of data does not.
+    ("scale = scaled.item() // loss.item()", ""),
+    ("before = loss.detach().item(); scale = scaled.item() / before", ""),
+    ("inverse = loss.item() / scaled.item()", ""),
+    ("total += scaled.item() / len(x)", "  # AMP202"),
+    ("total += scaled.item() / x.sum().item()", "  # AMP202"),
+    ("total += scaled.item() * loss.item()", "  # AMP202"),
 ):
     CASES[f"scaled loss: {_read}"] = f"""
     === train.py
@@ -453,6 +460,12 @@ def train(model, optimizer, loader):
         print(scaled_loss.item())  # AMP202
         optimizer.step()
 """
+
+CASES["scale of apex, computed from the losses"] = (
+    CASES["scaled loss of apex"]
+    .replace("print(scaled_loss.item())", "scale = scaled_loss.item() // loss.item()")
+    .replace("  # AMP202", "")
+)
 
 # A framework writes the checkpoint of a class that keeps its own scaler.
 for _base, _right in (

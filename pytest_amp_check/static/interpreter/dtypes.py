@@ -40,6 +40,7 @@ SCALAR = "scalar"  # without dimensions, as far as is known
 REGION_LEFT = "left"  # computed in a region that has ended
 BEYOND_FLOAT16 = "beyond-float16"  # filled with a finite number beyond the range of float16
 ZEROS = "zeros"  # zeros, as the start of a sum
+ON_CPU = "on-cpu"  # created on the CPU, whose ops a region of another device leaves alone
 
 
 class DtypeInfo(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
@@ -11,7 +11,7 @@ from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.sites import Site
-from ...protocol.source_text import SourceText, access_text
+from ...protocol.source_text import SourceText, access_text, names_optimizer
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
@@ -27,6 +27,8 @@ from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
+from ..project.module import Module
+from ..project.syntax import walk
 from .arguments import (
     bind_arguments,
     first_or_named,
@@ -40,7 +42,7 @@ from .checkpoints import take_state
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
 from .scalers import get_scaler_attribute, load_scaler, scale_value
-from .syntax_queries import receiver_of
+from .syntax_queries import last_name, receiver_of
 
 
 class EngineTable(dict[int, FrameworkEngine]):
@@ -65,6 +67,14 @@ class _UncountedBackward(NamedTuple):
 
 class _UncountedTable(dict[int, _UncountedBackward]):
     """The latest such backward of each engine that a graph uses, by the keys of the tracked objects."""
+
+
+class _PreparingEngines(set[int]):
+    """Engines that prepared objects in a file, by the keys of the tracked objects."""
+
+
+class _MadeOptimizers(dict[tuple[str, str, str, frozenset[Module]], bool]):
+    """Optimizers by the names of the framework, the engine and the optimizer: True if the engine never receives it."""
 
 
 class _MicrobatchTable(dict[int, _Microbatch]):
@@ -254,7 +264,8 @@ def call_engine_method(
 def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Call a scaler of timm: scale, run backward, and when due, unscale, clip, step and update.
 
-    A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known.
+    A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known. If the
+    call has further arguments by position, the scaler is none of timm's and may also clear the gradients.
     """
     order = FRAMEWORKS[engine.framework].engine.call_parameters
     if not order:
@@ -267,8 +278,12 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": engine.tracked_object.name, "call": expression_text(node)}
 
+    may_clear = engine.recognized_from is not None and len(args) > len(order[:2])
+
     def step_optimizer(key: int, _: object) -> None:
         interp.emit(e.ScalerStep, node, scaler.tracked_object.key, key, framework=engine.framework, names=names)
+        if may_clear:
+            interp.emit(e.ZeroGrad, node, owners=(key,), names=names)
 
     updates = next((value for name, value in bound.items() if "update" in name), Const(True))
     run_branches(
@@ -455,9 +470,10 @@ def emit_divided_twice(
 def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:
     """Emit unscale events for the given optimizers, or for all, if this engine scaled the gradients."""
     names = {"scaler": receiver_text(node), "call": expression_text(node)}
+    left_out = () if optimizers else _keys_never_prepared(interp, engine)
 
     def emit_each() -> None:
-        for key in optimizers or all_optimizer_keys(interp):
+        for key in optimizers or [key for key in all_optimizer_keys(interp) if key not in left_out]:
             interp.emit(e.Unscale, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
 
     run_branches(interp, engine.enabled, emit_each, lambda: None)
@@ -469,6 +485,7 @@ def optimizer_keys_in(given: list[Value]) -> tuple[int, ...]:
 
 def _call_prepare(interp: Interpreter, engine: FrameworkEngine, args: Args, node: ast.AST) -> Value:
     """Return the prepared objects that an engine returns."""
+    interp.file_data(_PreparingEngines).add(engine.tracked_object.key)
     for value in args:
         _prepare(interp, engine, value)
     return args[0] if len(args) == 1 else SequenceValue(list(args), is_open=has_stars(node))
@@ -486,6 +503,54 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
+
+
+def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject) -> bool:
+    """Return True if the code makes an optimizer and prepares only other objects: the optimizer steps directly."""
+    if engine.recognized_from is not None or optimizer.attributes.engine is not None:
+        return False
+    if engine.tracked_object.key not in interp.file_data(_PreparingEngines):
+        return False
+    modules = frozenset((interp.module, interp.state.frame.module))
+    key = (engine.framework, engine.tracked_object.name, optimizer.name, modules)
+    known = interp.file_data(_MadeOptimizers)
+    if key not in known:
+        known[key] = _is_only_made(engine, optimizer.name, modules)
+    return known[key]
+
+
+def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Module]) -> bool:
+    """Return True if calls without the engine make an optimizer of a name, and no call of the engine receives it."""
+    methods = FRAMEWORKS[engine.framework].engine.methods
+    preparing = {name for name, effect in methods.items() if effect == frameworks.PREPARE}
+    nodes = [node for module in modules for node in walk(module.tree)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in preparing]
+    own = optimizer.rpartition(".")[2]
+    if any(_may_be_optimizer(argument, own) for call in calls for argument in call.args):
+        return False
+    made = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and any(access_text(part) == optimizer for target in node.targets for part in _assigned_parts(target))
+    ]
+    return bool(made) and not any(_uses_engine(value, engine) for value in made)
+
+
+def _assigned_parts(target: ast.expr) -> Sequence[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,)
+
+
+def _may_be_optimizer(argument: ast.expr, name: str) -> bool:
+    """Return True if an argument may be, or contain, the optimizer of a name."""
+    text = access_text(argument)
+    return not text or names_optimizer(text) or text.rpartition(".")[2] == name
+
+
+def _uses_engine(value: ast.expr, engine: FrameworkEngine) -> bool:
+    """Return True if a value is no call, or if the engine may have prepared the result of the call."""
+    name = engine.tracked_object.name
+    return not isinstance(value, ast.Call) or any(access_text(part) == name for part in walk(value))
 
 
 def _find_wrapped_optimizer(
@@ -600,12 +665,19 @@ def _find_stepping_engine(interp: Interpreter, optimizer: ObjectRef) -> Framewor
         assert isinstance(prepared[0], FrameworkEngine)
         return prepared[0]
     ambient = _find_ambient_engines(interp)
-    return ambient[0] if len(ambient) == 1 else None
+    if len(ambient) != 1 or _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
+        return None
+    return ambient[0]
 
 
 def _find_ambient_engines(interp: Interpreter) -> list[FrameworkEngine]:
     engines = interp.graph_data(EngineTable).values()
     return [engine for engine in engines if FRAMEWORKS[engine.framework].steps.through_engine]
+
+
+def _keys_never_prepared(interp: Interpreter, engine: FrameworkEngine) -> list[int]:
+    optimizers = (interp.program.objects[key] for key in all_optimizer_keys(interp))
+    return [each.key for each in optimizers if _is_never_prepared(interp, engine, each)]
 
 
 def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> bool:
@@ -623,6 +695,8 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
         assert isinstance(engine, FrameworkEngine)
         _check_uncounted_step(interp, engine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
+    elif len(ambient) == 1 and _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
+        return False
     elif len(ambient) == 1:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
     elif ambient:

@@ -16,6 +16,7 @@ from ..interpreter.source_text import expression_text
 from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
+from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
@@ -312,6 +313,18 @@ def emit_clip(
     for listener in interp.handlers.clip_listeners:
         listener(interp, params, norm)
     return norm
+
+
+def emit_hook_clip(interp: Interpreter, name: str, node: ast.AST) -> None:
+    """Emit a clip for a hook that a training calls on an object of an unknown class, if a class of the project clips.
+
+    Only trainings with a scaler of their own are concerned: a framework unscales before its hooks.
+    """
+    objects = interp.program.objects
+    if any(each.role == "scaler" and not each.attributes.framework for each in objects) and may_clip_in_hook(
+        interp.project, name
+    ):
+        emit_clip(interp, None, [], {}, node, guessed=True)
 
 
 def _find_clip_owners(interp: Interpreter, params: Value | None) -> tuple[int, ...] | None:

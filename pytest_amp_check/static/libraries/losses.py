@@ -228,6 +228,7 @@ def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
     if name in _READS and isinstance(node, ast.Call):
         scaler = _scaler_behind(interp, tensor, node)
+        made.is_loss_number = scaler < 0 and not made.is_data_size
         if scaler >= 0 and not _is_tested(interp, node):
             names = {"loss": receiver_text(node), "method": name, "scaler": interp.program.objects[scaler].name}
             reading = interp.emit(e.LossRead, node, scaler, owners=frozenset[int](), names=names)

@@ -52,7 +52,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import take_state
-from .gradients import HOOKS, FrozenModules, emit_clip, mark_averaged_elsewhere, note_requires_grad
+from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_averaged_elsewhere, note_requires_grad
 from .losses import find_owners
 from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
 from .overhead import RepeatedCosts, is_compiled_or_low
@@ -236,6 +236,8 @@ def call_module_method(
         return _register_module_hook(interp, name, asked)
     act = _METHODS.get(name)
     done = act(interp, asked) if act is not None else None
+    if act is None and isinstance(receiver, ObjectRef):
+        emit_hook_clip(interp, name, node)
     return run_forward(interp, tracked_object, args, keywords, node, read=False) if done is None else done
 
 

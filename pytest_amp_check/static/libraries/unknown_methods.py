@@ -28,6 +28,7 @@ from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
 from .checkpoints import emit_unknown_load, take_state
+from .gradients import emit_hook_clip
 from .losses import (
     FILLS,
     SAME_VALUE,
@@ -87,6 +88,7 @@ def _call_unknown_method(
         return done
     if is_low_method(name):
         return low_result(interp, name, [receiver, *args, *keywords.values()])
+    emit_hook_clip(interp, name, node)
     func = structural_unknown(interp, Operation.METHOD, (receiver,), expression_text(node), name)
     data = any(not isinstance(value, (Const, ExternalName)) for value in (*args, *keywords.values()))
     result = call_unknown(interp, func, args, keywords, node, runs=data and name not in OF_TENSORS)

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from ..sources import code_blocks, source_files
+from ..sources import code_blocks, patterns, source_files
 from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
@@ -78,7 +78,7 @@ def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
     """Return the autocast entries of a file; a file that cannot be read may enter autocast everywhere."""
     known = project.entries_by_path.get(path)
     if known is None:
-        tree = _parse_file(path, project.largest)
+        tree = parse_file(path, project.largest)
         known = project.entries_by_path[path] = (
             AutocastEntries(is_everywhere=True) if tree is None else entering_in(tree)
         )
@@ -158,7 +158,9 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
         # reason.
         if current == start or not _only_reexports(current):
             users += 1
-            reached = [other for other in others & _imports_below(project, current) if _is_in_reach(other, start)]
+            reached = [
+                other for other in others & _imports_below(project, current) if _is_in_reach(project, other, start)
+            ]
             if any(_may_use_float16(project, other) for other in sorted(reached)):
                 return True
     if _is_registered(tree) and is_package_near_float16(project, path):
@@ -219,26 +221,46 @@ def _only_reexports(path: str) -> bool:
     return re.search(rb"^[ \t]*(?:class|def)\s", source_files.load_or_nothing(path), re.MULTILINE) is None
 
 
-def _is_in_reach(other: str, start: str) -> bool:
+def _is_in_reach(project: Project, other: str, start: str) -> bool:
     """Return True if ``start`` lies below the directory at which imports of ``other`` begin.
 
     Only then may a file that is imported like ``start`` import ``other``.
     """
-    directory = os.path.dirname(other)
+    root = project.import_roots.get(other)
+    if root is None:
+        root = project.import_roots[other] = _find_import_root(project, other)
+    return start.startswith(root + os.sep)
+
+
+def _find_import_root(project: Project, path: str) -> str:
+    """Return the directory at which imports of a file begin.
+
+    Without ``__init__.py`` the full name in an import shows the directory.
+    """
+    directory = os.path.dirname(path)
     top = package_top(directory)
-    return start.startswith((top if top != directory else os.path.dirname(top)) + os.sep)
+    root = top if top != directory else os.path.dirname(top)
+    parts = path.removesuffix(".py").split(os.sep)
+    for importer in project.importers.importers_of(parts[-1], project.members):
+        for module, name, _ in patterns.iterate_imports(source_files.load_or_nothing(importer)):
+            for dotted in (module, module + b"." + name):
+                names = os.fsdecode(dotted).split(".")
+                above = os.sep.join(parts[: -len(names)])
+                if parts[-len(names) :] == names and len(above) < len(root):
+                    root = above
+    return root
 
 
 def _may_use_float16(project: Project, path: str) -> bool:
     """Return True if a file that mentions float16 may compute in float16; True for a file that does not parse."""
     known = project.float16_by_path.get(path)
     if known is None:
-        tree = _parse_file(path, project.largest)
+        tree = parse_file(path, project.largest)
         known = project.float16_by_path[path] = tree is None or may_use_float16(tree)
     return known
 
 
-def _parse_file(path: str, largest: int) -> ast.Module | None:
+def parse_file(path: str, largest: int) -> ast.Module | None:
     """Return the syntax tree of a file, or None for an unreadable file."""
     try:
         with warnings.catch_warnings():

@@ -63,6 +63,7 @@ class Project:
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
+        "clipping_hooks",
         "declared_wrappers",
         "dependencies",
         "depends_on_all",
@@ -74,6 +75,7 @@ class Project:
         "float32_packages",
         "has_lightning16",
         "helper_exports",
+        "import_roots",
         "import_targets",
         "importers",
         "imports_below",
@@ -123,13 +125,16 @@ class Project:
         #: Files whose dependencies are already included.
         self._given_modules: set[str] = set()
         self._given_characters = 0
-        #: Results of :mod:`.import_reach`, by file: autocast entries, use of float16, and transitive imports. The index
-        #: of importers maps the last part of a name to files.
+        #: Results of :mod:`.import_reach`, by file: autocast entries, use of float16, transitive imports, and the
+        #: directory at which imports of the file begin. The index of importers maps the last part of a name to files.
         self.entries_by_path: dict[str, AutocastEntries] = {}
         self.float16_by_path: dict[str, bool] = {}
         #: Result of :mod:`.float32_logits`, by the top directory of a package.
         self.float32_packages: dict[str, bool] = {}
+        #: Result of :mod:`.clipping_hooks`, by the name of a method.
+        self.clipping_hooks: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
+        self.import_roots: dict[str, str] = {}
         self.importers = Importers()
         #: True if the result may depend on any file.
         self.depends_on_all = False

@@ -55,6 +55,10 @@ def evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
         made = apply_operator(interp, op, left, right, node)
         mark_scale_undone(right.gradient_reads)
         return made
+    if op in ("/", "//") and (left.is_loss_number or right.is_loss_number):
+        # The number of a scaled loss divided by the number of the loss is the loss scale.
+        reads = (*left.gradient_reads, *right.gradient_reads)
+        mark_scale_undone(tuple(reading for reading in reads if isinstance(reading, e.LossRead)))
     for side, child, other in ((left, node.left, right), (right, node.right, left)):
         # The product or quotient of gradients and a number is still a gradient.
         if op not in ("*", "/") or not isinstance(side, GradValue) or isinstance(other, GradValue):

@@ -91,6 +91,8 @@ class Value:
     text_prefix: str = ""
     #: Events that read the gradients from which the value was computed.
     gradient_reads: tuple[GradientAccess, ...] = ()
+    #: True for the number of a loss that no scale multiplies.
+    is_loss_number: bool = False
     #: Modules and regions that computed the value.
     provenance: Provenance = NO_PROVENANCE
 
@@ -228,6 +230,7 @@ class UnknownValue(TypedValue):
     is_call_result         a call returned the value
     is_comparison_result   that call received the result of another call, as a criterion does
     is_from_gradient       the value was computed from the gradient of a tensor
+    is_loss_number         the value is the number of a loss that no scale multiplies
     is_loop_element        a loop over an unknown value assigns the value
     item_origin            key of the unknown value that contains this item, and the name of the item or None
     is_new_float32         the value is a float32 tensor created here
@@ -260,6 +263,7 @@ class UnknownValue(TypedValue):
         "is_iteration_count",
         "is_loop_element",
         "is_loop_index",
+        "is_loss_number",
         "is_new_float32",
         "is_only_summed",
         "is_sample_mean",
@@ -302,6 +306,7 @@ class UnknownValue(TypedValue):
         self.is_comparison_result = False
         self.is_loop_element = False
         self.is_data_size = False
+        self.is_loss_number = False
         self.is_new_float32 = False
         self.is_zeros = False
         self.is_from_gradient = False

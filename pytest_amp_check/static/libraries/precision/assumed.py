@@ -64,6 +64,8 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
 
 def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     """Return True if a function computes with tensors that it receives: a method of a module, or a torch function."""
+    if _takes_array(function):
+        return False
     if takes_model(function) and not LOSSES_OF_LOGITS.isdisjoint(function.used_names | function.attributes_used()):
         return not _chooses_dtype(function)
     used = function.attributes_used()
@@ -86,9 +88,37 @@ def _is_module_method(interp: Interpreter, function: Function, cls: Class) -> bo
     """Return True for a method of a module. A class of another package with such a method is a module, too."""
     role = role_of(interp, cls)
     if role is not None or (function.name != "forward" and function.name not in STEPS):
-        return role == torch_api.MODULE and function.name != "__init__"
+        return role == torch_api.MODULE and not _runs_in_constructor(function, cls)
     bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
     return any(isinstance(base, ExternalName) for base in bases) and "staticmethod" not in function.decorator_names()
+
+
+def _runs_in_constructor(function: Function, cls: Class) -> bool:
+    """Return True for the constructor, and for a private method that only the constructor of its class calls.
+
+    The cast of a model comes after the constructor.
+    """
+    if function.name == "__init__":
+        return True
+    init = cls.methods.get("__init__")
+    if not function.name.startswith("_") or init is None:
+        return False
+    uses = [node for node in walk(function.module.tree) if tail_name(node) == function.name]
+    inside = set(map(id, init.nodes))
+    return bool(uses) and all(id(node) in inside for node in uses)
+
+
+def _takes_array(function: Function) -> bool:
+    """Return True if a function receives NumPy arrays, as metrics do: tensors have no method ``astype``."""
+    names = {parameter.arg for parameter in function.parameters()}
+    calls = function.find_nodes(ast.Call) if "astype" in function.attributes_used() else []
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "astype"
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in names
+        for call in calls
+    )
 
 
 def takes_model(function: Function) -> bool:

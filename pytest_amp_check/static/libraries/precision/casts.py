@@ -13,6 +13,7 @@ from ...interpreter.dtypes import (
     GUESSED_LOW,
     LOW_DTYPES,
     NO_DTYPE_INFO,
+    ON_CPU,
     POSITIONS,
     REGION,
     REGION_LEFT,
@@ -40,11 +41,12 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of a tensor constructor."""
     zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
     positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
+    cpu = frozenset({ON_CPU}) if _is_cpu(keywords_of(op.node).get("device")) else frozenset[str]()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
         if positions and dtype in LOW_DTYPES:
             return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
-        return DtypeInfo(dtype, positions | zeros)
+        return DtypeInfo(dtype, positions | zeros | cpu)
     if op.name.endswith("_like") or op.name.startswith("new_"):
         return (
             op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*zeros)
@@ -52,10 +54,17 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
             else DtypeInfo("", zeros)
         )
     if op.name == "arange":
-        return DtypeInfo("int", positions)
+        return DtypeInfo("int", positions | cpu)
     if "set_default_dtype" in interp.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
         return NO_DTYPE_INFO
-    return DtypeInfo("float32", zeros)
+    return DtypeInfo("float32", zeros | cpu)
+
+
+def _is_cpu(device: ast.expr | None) -> bool:
+    """Return True for the CPU as a device argument: a text, or a call of ``torch.device``."""
+    if isinstance(device, ast.Call) and last_name(device.func) == "device" and device.args:
+        device = device.args[0]
+    return device is not None and constant_of_node(device) == "cpu"
 
 
 def _is_short_range(node: ast.Call) -> bool:
@@ -100,6 +109,9 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
+    if op.name == "to":
+        # The call may move the tensor to another device.
+        given = given._replace(traits=given.traits - {ON_CPU})
     if low == given.is_low:
         return given._replace(dtype=dtype, trait_node=given.trait_node or (op.node if low else None))
     made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BEYOND_FLOAT16, BOUNDED, ZEROS}), given.trait_node)

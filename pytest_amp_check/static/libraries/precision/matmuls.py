@@ -12,12 +12,14 @@ from ...interpreter.dtypes import (
     FREQUENCIES,
     GUESSED_LOW,
     NO_DTYPE_INFO,
+    ON_CPU,
     POSITIONS,
     PRODUCT,
     REGION,
     ROUNDED,
     TURNS,
     TWICE,
+    AutocastState,
     DtypeInfo,
     promote_dtypes,
 )
@@ -59,6 +61,8 @@ def join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> Dt
 
 def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: ast.AST) -> DtypeInfo:
     state = autocast_state(interp)
+    if state.device != "cpu" and any(ON_CPU in fact.traits for fact in operands):
+        state = AutocastState("out")
     product_traits = frozenset({PRODUCT, *([DOUBLED] if any(TWICE in fact.traits for fact in operands) else [])})
     if state.mode == "on":
         outer = op == "einsum" and state.device == "cpu"
