@@ -18,6 +18,8 @@ WRAP = "wrap"  # returns the argument
 APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"
+APEX_STATE = "apex-state"
+APEX_LOAD = "apex-load"
 DEEPSPEED = "deepspeed"
 SAVES = "saves"  # saves the states of the objects in the argument ``to_save``
 SAVER = "saver"  # creates a handler that is called with such objects
@@ -245,6 +247,17 @@ _ACCELERATOR = (
     "dataloader_config",
     "deepspeed_plugin",
 )
+_APEX_INITIALIZE = (
+    "models",
+    "optimizers",
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+)
 _SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
 _NATIVE_SCALER = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
 
@@ -416,9 +429,11 @@ FRAMEWORKS = {
     ),
     "apex": Framework(
         "apex",
-        ApiEntry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
+        ApiEntry("apex.amp.initialize", APEX_INITIALIZE, _APEX_INITIALIZE),
         ApiEntry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
         ApiEntry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
+        ApiEntry("apex.amp.state_dict", APEX_STATE, ("destination",)),
+        ApiEntry("apex.amp.load_state_dict", APEX_LOAD, ("state_dict",)),
         ApiEntry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
         ApiEntry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
         aliases={"apex.amp.handle.": "apex.amp."},

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import torch_api
+from ...protocol import frameworks, torch_api
 from ...protocol.source_text import SourceText
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
@@ -134,7 +134,9 @@ class CheckpointContents:
     def _add_known_state(self, owner: ObjectRef, state: StateDict, key: str) -> None:
         if owner.role == "scaler":
             self.scaler_names.append(key)
-            self.scaler_entries.add(key)
+            # The state of apex belongs to apex, so that no scaler of the program loads this entry.
+            if owner.tracked_object.attributes.framework != frameworks.APEX:
+                self.scaler_entries.add(key)
         else:
             self.optimizer_names.append(_name_in_source(owner, state.node))
             self.optimizer_keys.append(owner.tracked_object.key)
