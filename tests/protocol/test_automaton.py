@@ -80,6 +80,7 @@ OF_OTHERS = {
     "clip@scaled-callback",
     "clip@copies",
     "clip@stepped",
+    "backward@leftover",
     "step@raw-framework",
     "step@raw-given",
     "plain-step@scaled-framework",

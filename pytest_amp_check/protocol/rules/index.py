@@ -264,7 +264,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("step@discarded", "backward@stale", "backward@stale-again"),
+        ("step@discarded", "backward@stale", "backward@stale-again", "backward@leftover"),
     ),
     (
         ("AMP216", "scaler-misconfigured", "scaling", "warning", "both", True, "safe"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import Backward, ScalerStep, ZeroGrad
+from ...events import Backward, ScalerStep, Step, ZeroGrad
 from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
@@ -34,6 +34,15 @@ RULE = Rule(
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
             certainty=Certainty(is_possible=True, missing_method="zero_grad"),
+            exemption="cleared-elsewhere",
+            any_precision=True,
+        ),
+        "backward@leftover": ViolationKind(
+            "Gradients that an earlier loss, of another optimizer, has left in the parameters of `{optimizer}` are "
+            "stepped with those of this backward: call `{optimizer}.zero_grad()` before this backward",
+            WARNING,
+            trace_kinds=(Backward, Step, ScalerStep),
+            certainty=Certainty(is_possible=True),
             exemption="cleared-elsewhere",
             any_precision=True,
         ),
