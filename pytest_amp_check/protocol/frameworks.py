@@ -78,6 +78,8 @@ class Engine:
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
     - ``usual_name``: usual variable name.
+    - ``nonfinite_errors``: method that raises on infinite gradients -> its parameters, that with a threshold, and that
+      which is true by default and turns this on.
     - ``parameter_name``: name by which the framework passes its wrapper, which scales or not, to ``train_step``.
     """
 
@@ -89,6 +91,7 @@ class Engine:
         "default_precision",
         "divides_losses",
         "methods",
+        "nonfinite_errors",
         "other_accumulation_parameters",
         "parameter_name",
         "precision_parameter",
@@ -114,6 +117,7 @@ class Engine:
         signature_names: str = "",
         scaler_attribute: str = "",
         usual_name: str = "",
+        nonfinite_errors: Mapping[str, tuple[tuple[str, ...], str, str]] | None = None,
         parameter_name: str = "",
     ) -> None:
         self.methods = dict(methods)
@@ -131,6 +135,7 @@ class Engine:
         self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
         self.usual_name = usual_name
+        self.nonfinite_errors = dict(nonfinite_errors or {})
         self.parameter_name = parameter_name
 
 
@@ -258,6 +263,7 @@ _APEX_INITIALIZE = (
     "master_weights",
     "loss_scale",
 )
+_FABRIC_CLIP = ("module", "optimizer", "clip_val", "max_norm", "norm_type", "error_if_nonfinite")
 _SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
 _NATIVE_SCALER = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
 
@@ -344,6 +350,7 @@ FRAMEWORKS = {
             default_precision="32-true",
             signature_names="no_backward_sync setup_dataloaders",
             usual_name="fabric",
+            nonfinite_errors={"clip_gradients": (_FABRIC_CLIP, "max_norm", "error_if_nonfinite")},
         ),
         steps=Steps(through_engine=True),
         advice={

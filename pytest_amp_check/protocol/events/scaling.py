@@ -127,6 +127,8 @@ class Unscale(Event):
 
     #: Framework whose call this is, "" if there may be none. None for a call of the program.
     framework: str | None = None
+    #: The framework then raises on infinite gradients, unless the program turns this off.
+    nonfinite_error: bool = False
 
 
 class Restore(OwnedEvent):

@@ -248,9 +248,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP213", "nonfinite-error-in-clip", "scaling", "warning", "both", True, "unsafe"),
         ("scaler",),
-        (),
+        ("Unscale",),
         ("Anomaly",),
-        ("clip-nonfinite", "raise-nonfinite", "anomaly-nonfinite"),
+        ("clip-nonfinite", "clip-nonfinite-default", "raise-nonfinite", "anomaly-nonfinite"),
     ),
     (
         ("AMP214", "penalty-on-scaled-grads", "scaling", "error", "both", True, ""),
