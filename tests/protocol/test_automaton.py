@@ -81,6 +81,7 @@ OF_OTHERS = {
     "clip@copies",
     "clip@stepped",
     "backward@leftover",
+    "update@each",
     "step@raw-framework",
     "step@raw-given",
     "plain-step@scaled-framework",

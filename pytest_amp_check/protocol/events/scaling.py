@@ -149,6 +149,8 @@ class Update(Event):
 
     #: An argument sets the scale.
     new_scale: bool = False
+    #: A loop in source steps one optimizer and updates in each iteration, after a backward before the loop.
+    for_each: bool = False
     scale: float | None = None
     growth_interval: int = 0
     steps: int = 0

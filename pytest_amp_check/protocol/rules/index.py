@@ -189,11 +189,12 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP207", "update-before-all-steps", "scaling", "error", "both", True, "safe"),
         ("scaler",),
-        (),
+        ("Update",),
         (),
         (
             "update@pending-framework",
             "update@pending",
+            "update@each",
             "update@new-scale",
             "update@aged",
             "update@left-out",
