@@ -34,9 +34,13 @@ def _check_kept_scalers(program: Program) -> Verdicts:
     events = list(program.iter_events())
     if any(isinstance(event, Save) and event.scalers for event in events):
         return
+    # Scalers that a method constructs in several branches are one scaler.
+    methods: set[tuple[str, str]] = set()
     for event in events:
         scaler = event.subject if isinstance(event, ScalerNew) and "framework" in event.names else None
-        if scaler is not None and program.objects[scaler].attributes.enabled is not False:
+        method = (event.site.path, event.site.function)
+        if scaler is not None and program.objects[scaler].attributes.enabled is not False and method not in methods:
+            methods.add(method)
             yield "new:not-saved", event, {}, ()
 
 
