@@ -524,7 +524,7 @@ for _base in ("runner.OptimizerHook", "runner.Hook", "runner.hooks.OptimizerHook
 
 # The project is the framework, or has a copy of it. A package of another name is another one.
 for _folder, _mark in (("mmcv", "  # AMP401"), ("third_party/mmcv", "  # AMP401"), ("ours", "")):
-    for _kept, _right in (("pass", False), ("runner.meta['scaler'] = self.scaler.state_dict()", True)):
+    for _kept, _found in (("pass", _mark), ("runner.meta['scaler'] = self.scaler.state_dict()", "")):
         _prefix = _folder.replace("/", ".")
         CASES[f"a hook in a copy of mmcv, {_folder}, {_kept}"] = f"""
         === {_folder}/runner/hooks/hook.py
@@ -545,7 +545,7 @@ for _folder, _mark in (("mmcv", "  # AMP401"), ("third_party/mmcv", "  # AMP401"
         class MixedPrecision(OptimizerHook):
             def __init__(self, scale=None):
                 if scale is None:
-                    self.scaler = torch.amp.GradScaler("cuda"){"" if _right else _mark}
+                    self.scaler = torch.amp.GradScaler("cuda"){_found}
                 else:
                     self.scaler = torch.amp.GradScaler("cuda", init_scale=scale)
 
