@@ -60,7 +60,8 @@ RULE = Rule(
     rationale="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
-clip that follows raises before the scaler can do so. A `raise` or an `assert` on non-finite gradients has the same
+clip that follows raises before the scaler can do so. Fabric's `clip_gradients(max_norm=...)` has this argument, and it
+is true by default. A `raise` or an `assert` on non-finite gradients has the same
 effect. So does anomaly detection, which raises on the first NaN in backward. An overflow is an infinity at first, but
 it becomes NaN when it is multiplied by zero or subtracted.
 """,

@@ -75,8 +75,8 @@ RULE = Rule(
     rationale="""\
 Gradients carry the scale of their backward, and `step()` divides by the current scale. An `update()` between the steps
 of two optimizers may double or halve the scale. The second step then divides by the wrong number. The update also makes
-the scaler forget the first optimizer's overflow. One `update()` after all steps is correct, and so is a complete cycle
-of backward, step and update for each optimizer in turn.
+the scaler forget the first optimizer's overflow. An update in a loop over optimizers does the same. One `update()`
+after all steps is correct, and so is a complete cycle of backward, step and update for each optimizer in turn.
 """,
     harm="""\
 The second optimizer's update was exactly 2.0 times too large if the first had overflowed, and 0.5 times if the scale
