@@ -113,6 +113,8 @@ class ProgramAttributes:
         self.scaler_dtypes: set[str] = set()
         #: Some code scales a loss that other code runs backward.
         self.scales_apart = False
+        #: apex multiplies every loss by a constant, so apex has no state that a resumed run needs.
+        self.has_fixed_apex_scale = False
         #: Some code runs the loss of unknown modules backward, and freezes modules.
         self.freezes_unknown = False
         #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).

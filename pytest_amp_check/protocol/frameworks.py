@@ -18,6 +18,8 @@ WRAP = "wrap"  # returns the argument
 APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"
+APEX_STATE = "apex-state"
+APEX_LOAD = "apex-load"
 DEEPSPEED = "deepspeed"
 SAVES = "saves"  # saves the states of the objects in the argument ``to_save``
 SAVER = "saver"  # creates a handler that is called with such objects
@@ -76,6 +78,8 @@ class Engine:
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
     - ``usual_name``: usual variable name.
+    - ``nonfinite_errors``: method that raises on infinite gradients -> its parameters, that with a threshold, and that
+      which is true by default and turns this on.
     - ``parameter_name``: name by which the framework passes its wrapper, which scales or not, to ``train_step``.
     """
 
@@ -87,6 +91,7 @@ class Engine:
         "default_precision",
         "divides_losses",
         "methods",
+        "nonfinite_errors",
         "other_accumulation_parameters",
         "parameter_name",
         "precision_parameter",
@@ -112,6 +117,7 @@ class Engine:
         signature_names: str = "",
         scaler_attribute: str = "",
         usual_name: str = "",
+        nonfinite_errors: Mapping[str, tuple[tuple[str, ...], str, str]] | None = None,
         parameter_name: str = "",
     ) -> None:
         self.methods = dict(methods)
@@ -129,6 +135,7 @@ class Engine:
         self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
         self.usual_name = usual_name
+        self.nonfinite_errors = dict(nonfinite_errors or {})
         self.parameter_name = parameter_name
 
 
@@ -245,6 +252,18 @@ _ACCELERATOR = (
     "dataloader_config",
     "deepspeed_plugin",
 )
+_APEX_INITIALIZE = (
+    "models",
+    "optimizers",
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+)
+_FABRIC_CLIP = ("module", "optimizer", "clip_val", "max_norm", "norm_type", "error_if_nonfinite")
 _SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
 _NATIVE_SCALER = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
 
@@ -331,6 +350,7 @@ FRAMEWORKS = {
             default_precision="32-true",
             signature_names="no_backward_sync setup_dataloaders",
             usual_name="fabric",
+            nonfinite_errors={"clip_gradients": (_FABRIC_CLIP, "max_norm", "error_if_nonfinite")},
         ),
         steps=Steps(through_engine=True),
         advice={
@@ -416,9 +436,11 @@ FRAMEWORKS = {
     ),
     "apex": Framework(
         "apex",
-        ApiEntry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
+        ApiEntry("apex.amp.initialize", APEX_INITIALIZE, _APEX_INITIALIZE),
         ApiEntry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
         ApiEntry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
+        ApiEntry("apex.amp.state_dict", APEX_STATE, ("destination",)),
+        ApiEntry("apex.amp.load_state_dict", APEX_LOAD, ("state_dict",)),
         ApiEntry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
         ApiEntry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
         aliases={"apex.amp.handle.": "apex.amp."},

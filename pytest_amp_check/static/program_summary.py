@@ -354,7 +354,9 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
     """Mark saves with the scalers that belong to them, and loads with entries that this program does not save."""
     steps = _scalers_by_optimizer(program, events)
     for save in events[e.Save]:
-        save.scope_scalers = _scaler_names_for(save.owners or (), live, steps)
+        save.scope_scalers = _scaler_names_for(save.owners or (), live, steps) or _apex_scalers_for(
+            save, program, events
+        )
     # Saves with the scaler's state beside the optimizer's state.
     full = [save for save in events[e.Save] if save.scaler_entries and save.optimizer_entries]
     for load in events[e.ScalerLoad]:
@@ -365,6 +367,15 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
         restored.holds_scaler = saved and restored.source not in program.attributes.handed
         if restored.object is not None:
             restored.scope_scalers = _scaler_names_for((restored.object,), live, steps)
+
+
+def _apex_scalers_for(save: e.Save, program: Program, events: _EventsByKind) -> tuple[str, ...]:
+    """Return the name of apex, if apex scales losses of a saved optimizer by a scale that changes."""
+    if program.attributes.has_fixed_apex_scale:
+        return ()
+    saved = frozenset(save.owners or ())
+    used = (x for x in events[e.Restore] if x.owners is None or not saved or not saved.isdisjoint(x.owners))
+    return tuple(dict.fromkeys(str(event.names["scaler"]) for event in used))
 
 
 def _scaler_names_for(

@@ -80,6 +80,8 @@ OF_OTHERS = {
     "clip@scaled-callback",
     "clip@copies",
     "clip@stepped",
+    "backward@leftover",
+    "update@each",
     "step@raw-framework",
     "step@raw-given",
     "plain-step@scaled-framework",

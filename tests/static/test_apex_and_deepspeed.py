@@ -120,3 +120,54 @@ def test_a_module_without_deepspeed_divides_nothing(model: str) -> None:
         "engine, optimizer, loader, scheduler = deepspeed.initialize(args=args, model=model)", "engine = model"
     )
     assert check_source(plain.format(model=model, loss=f"loss / {CALL}")) == []
+
+
+#: A checkpoint for resuming, whose state of apex may be elsewhere.
+CHECKPOINT = """\
+import torch
+from apex import amp
+
+def contents(net, optim):
+    return {{"net": net.state_dict(), "optim": optim.state_dict()}}
+
+def main(net, loader, args):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, optimizer = amp.initialize(net, optimizer, {initialized})
+    optimizer.load_state_dict(torch.load(args.path)["optim"])
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(x), y)
+        {backward}
+        optimizer.step()
+    state = contents(net, optimizer)
+    {more}
+    torch.save(state, args.path)
+"""
+SCALED_BACKWARD = "with amp.scale_loss(loss, optimizer) as scaled: scaled.backward()"
+
+
+@pytest.mark.parametrize(
+    ("initialized", "backward", "more", "codes"),
+    [
+        ('opt_level="O1"', SCALED_BACKWARD, "", ["AMP401"]),
+        ("opt_level=args.level, loss_scale=args.scale", SCALED_BACKWARD, "", ["AMP401"]),
+        ('opt_level="O3", loss_scale="dynamic"', SCALED_BACKWARD, "", ["AMP401"]),
+        ('opt_level="O2", loss_scale=None', SCALED_BACKWARD, 'state["epoch"] = 3', ["AMP401"]),
+        ('opt_level="O1"', SCALED_BACKWARD, 'state["amp"] = amp.state_dict()', []),
+        ('opt_level="O1"', SCALED_BACKWARD, 'torch.save(amp.state_dict(), "scales.pt")', []),
+        ('opt_level="O1"', SCALED_BACKWARD, "state.update(scales=amp.state_dict())", []),
+        # A constant scale is no state.
+        ('opt_level="O2", loss_scale=128.0', SCALED_BACKWARD, "", []),
+        ('opt_level="O2", loss_scale="128.0"', SCALED_BACKWARD, "", []),
+        ('opt_level="O0"', SCALED_BACKWARD, "", []),
+        ('opt_level="O3"', SCALED_BACKWARD, "", []),
+        ('opt_level="O1", enabled=False', SCALED_BACKWARD, "", []),
+        ('opt_level="O1"', "loss.backward()", "", []),
+    ],
+)
+def test_apex_has_state_that_checkpoints_need(initialized: str, backward: str, more: str, codes: list[str]) -> None:
+    source = CHECKPOINT.format(initialized=initialized, backward=backward, more=more or "pass")
+    findings = [finding for finding in check_source(source) if finding.code in ("AMP401", "AMP402")]
+    assert [finding.code for finding in findings] == codes
+    assert all("`amp.state_dict()`" in finding.message for finding in findings)
+    assert all(finding.line == 5 for finding in findings)

@@ -187,3 +187,73 @@ def test_anomaly_detection_around_a_call(called: str, expected: list[str]) -> No
     assert [finding.label for finding in check_source(text)] == expected
     trained_before = text.removesuffix("epoch()\n").replace("\nwith ", "\nepoch()\nwith ")
     assert [finding.label for finding in check_source(trained_before)] == expected
+
+
+#: Fabric's clip raises on infinite gradients by default.
+FABRIC = """\
+import torch
+from lightning.fabric import Fabric
+
+def train(model, loader, args):
+    fabric = Fabric({precision})
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer = fabric.setup(model, optimizer)
+    for x in loader:
+        optimizer.zero_grad()
+        fabric.backward(model(x).mean())
+        fabric.clip_gradients({given})
+        optimizer.step()
+"""
+NORM = "model, optimizer, max_norm=args.clip"
+
+
+@pytest.mark.parametrize(
+    ("precision", "given", "severities"),
+    [
+        ('precision="16-mixed"', NORM, ["warning"]),
+        ("precision=args.precision", NORM, ["warning"]),
+        ('precision="16-mixed"', "model, optimizer, None, 1.0", ["warning"]),
+        ('precision="16-mixed"', NORM + ", error_if_nonfinite=True", ["warning"]),
+        ('precision="16-mixed"', NORM + ", error_if_nonfinite=False", []),
+        ('precision="16-mixed"', NORM + ", error_if_nonfinite=args.strict", []),
+        ('precision="16-mixed"', NORM + ", **args.options", []),
+        ('precision="16-mixed"', "model, optimizer, clip_val=0.5", []),
+        ('precision="16-mixed"', "model, optimizer, clip_val=0.5, max_norm=None", []),
+        ('precision="bf16-mixed"', NORM, []),
+        ("", NORM, []),
+    ],
+)
+def test_a_clip_of_fabric_raises_by_default(precision: str, given: str, severities: list[str]) -> None:
+    findings = check_source(FABRIC.format(precision=precision, given=given))
+    assert [finding.severity for finding in findings if finding.code == "AMP213"] == severities
+    assert all("`error_if_nonfinite=False`" in finding.message for finding in findings)
+
+
+#: The optimizer and the engine come from elsewhere.
+TASK = """\
+from lightning.fabric import Fabric
+
+class Task:
+    def clip(self, {parameter}, optimizer):
+        {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameter", "statement", "count"),
+    [
+        ("fabric: Fabric", "fabric.clip_gradients(module=self, optimizer=optimizer, max_norm=self.limit)", 1),
+        ("engine: Fabric", "engine.clip_gradients(self, optimizer, max_norm=self.limit)", 1),
+        ("fabric: Fabric", "fabric.clip_gradients(self, optimizer, clip_val=self.limit)", 0),
+        ("fabric: Fabric", "fabric.clip_gradients(self, optimizer, max_norm=1.0, error_if_nonfinite=False)", 0),
+        ("clipper", "clipper.clip_gradients(self, optimizer, max_norm=self.limit)", 0),
+        (
+            "fabric: Fabric",
+            "try: fabric.clip_gradients(self, optimizer, max_norm=1.0)\n        except RuntimeError: return False",
+            0,
+        ),
+    ],
+)
+def test_a_clip_of_fabric_in_a_method_of_a_task(parameter: str, statement: str, count: int) -> None:
+    findings = check_source(TASK.format(parameter=parameter, statement=statement))
+    assert [(finding.code, finding.severity, finding.line) for finding in findings] == [("AMP213", "info", 5)] * count

@@ -535,6 +535,41 @@ for _base in ("runner.OptimizerHook", "runner.Hook", "runner.hooks.OptimizerHook
                 {_kept}
         """
 
+# The project is the framework, or has a copy of it. A package of another name is another one.
+for _folder, _mark in (("mmcv", "  # AMP401"), ("third_party/mmcv", "  # AMP401"), ("ours", "")):
+    for _kept, _found in (("pass", _mark), ("runner.meta['scaler'] = self.scaler.state_dict()", "")):
+        _prefix = _folder.replace("/", ".")
+        CASES[f"a hook in a copy of mmcv, {_folder}, {_kept}"] = f"""
+        === {_folder}/runner/hooks/hook.py
+        class Hook:
+            def after_train_iter(self, runner):
+                pass
+
+        === {_folder}/runner/hooks/optimizer.py
+        import torch
+        from {_prefix}.runner.hooks.hook import Hook
+
+        class OptimizerHook(Hook):
+            def after_train_iter(self, runner):
+                runner.optimizer.zero_grad()
+                runner.outputs["loss"].backward()
+                runner.optimizer.step()
+
+        class MixedPrecision(OptimizerHook):
+            def __init__(self, scale=None):
+                if scale is None:
+                    self.scaler = torch.amp.GradScaler("cuda"){_found}
+                else:
+                    self.scaler = torch.amp.GradScaler("cuda", init_scale=scale)
+
+            def after_train_iter(self, runner):
+                runner.optimizer.zero_grad()
+                self.scaler.scale(runner.outputs["loss"]).backward()
+                self.scaler.step(runner.optimizer)
+                self.scaler.update()
+                {_kept}
+        """
+
 # The option for the length of a window reaches accelerate, or not.
 for _arguments, _mark in (
     ("", "  # AMP304"),

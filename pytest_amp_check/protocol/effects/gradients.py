@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from .. import automaton as a
 from .. import events as e
 from ..checker import Checker, EventContext, Here, PathState
@@ -10,6 +12,8 @@ from ..sites import Site
 from .regions import check_in_region
 from .violations import apply_transition
 
+#: Gradients whose backwards are known.
+_KNOWN_SOURCE = frozenset({a.RAW, a.SCALED, a.UNSCALED})
 #: Automaton inputs of manual gradient access, by event kind.
 BY_HAND: dict[EventKind, str] = {e.GradRead: a.READ, e.GradEdit: a.EDIT, e.GradDivide: a.DIVIDE}
 
@@ -78,8 +82,49 @@ def apply_step(checker: Checker, ctx: EventContext, event: e.Step) -> PathState:
     check_in_region(checker, ctx)
     if event.object in checker.optimizer_index:
         note_window_steps(checker, ctx)
+        check_leftover_grads(checker, ctx, checker.optimizer_index[event.object])
         apply_transition(checker, ctx, checker.optimizer_index[event.object], a.STEP)
     return ctx.next_state()
+
+
+def check_leftover_grads(checker: Checker, ctx: EventContext, i: int) -> None:
+    """Report a step of gradients to which the loss of another optimizer, stepped since, has also contributed.
+
+    A generator's loss passes through the discriminator and leaves gradients there. Parameters that both losses train on
+    purpose, such as a shared encoder, have an optimizer whose last losses also reach optimizers of their own.
+    """
+    if ctx.optimizer_states[i].grads not in _KNOWN_SOURCE:
+        return
+    key = checker.optimizer_keys[i]
+    own: set[int] = set()
+    stepped: set[int | None] = set()
+    first = -1
+    for index in islice(checker.walk_back(ctx.point), 1, None):
+        event = checker.event_at(index)
+        if isinstance(event, (e.ScalerStep, e.Step)):
+            if event.object == key:
+                return
+            stepped.add(event.object if own else None)
+        elif isinstance(event, e.ZeroGrad):
+            if event.owners is None or key in event.owners:
+                return
+        elif isinstance(event, e.Handoff):
+            if key in event.things:
+                return
+        elif isinstance(event, e.Backward):
+            if event.feeds is None:
+                return
+            if key not in event.feeds:
+                continue
+            if own and not stepped.isdisjoint(event.feeds):
+                others = stepped.intersection(event.feeds) - own
+                latest = checker.event_at(first)
+                in_same_window = bool(event.inside) and latest is not None and latest.loops == event.loops
+                if others and own < set(event.feeds) and not in_same_window:
+                    checker.report_violation("backward@leftover", first, ctx.index, ctx.point)
+                return
+            own.update(event.feeds)
+            first = index
 
 
 def note_window_steps(checker: Checker, ctx: EventContext) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import automaton as a
 from .. import events as e
 from ..checker import Checker, EventContext, PathState
-from .gradients import note_window_steps
+from .gradients import check_leftover_grads, note_window_steps
 from .regions import check_in_region
 from .violations import apply_transition
 
@@ -75,6 +75,7 @@ def apply_scaler_step(checker: Checker, ctx: EventContext, event: e.ScalerStep) 
     check_in_region(checker, ctx)
     if event.object in checker.optimizer_index:
         i = checker.optimizer_index[event.object]
+        check_leftover_grads(checker, ctx, i)
         if event.framework is not None:
             note_window_steps(checker, ctx)
             apply_framework_step(checker, ctx, i, is_certain=bool(event.framework))

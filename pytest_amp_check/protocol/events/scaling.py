@@ -127,6 +127,8 @@ class Unscale(Event):
 
     #: Framework whose call this is, "" if there may be none. None for a call of the program.
     framework: str | None = None
+    #: The framework then raises on infinite gradients, unless the program turns this off.
+    nonfinite_error: bool = False
 
 
 class Restore(OwnedEvent):
@@ -147,6 +149,8 @@ class Update(Event):
 
     #: An argument sets the scale.
     new_scale: bool = False
+    #: A loop in source steps one optimizer and updates in each iteration, after a backward before the loop.
+    for_each: bool = False
     scale: float | None = None
     growth_interval: int = 0
     steps: int = 0

@@ -189,11 +189,12 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP207", "update-before-all-steps", "scaling", "error", "both", True, "safe"),
         ("scaler",),
-        (),
+        ("Update",),
         (),
         (
             "update@pending-framework",
             "update@pending",
+            "update@each",
             "update@new-scale",
             "update@aged",
             "update@left-out",
@@ -248,9 +249,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP213", "nonfinite-error-in-clip", "scaling", "warning", "both", True, "unsafe"),
         ("scaler",),
-        (),
+        ("Unscale",),
         ("Anomaly",),
-        ("clip-nonfinite", "raise-nonfinite", "anomaly-nonfinite"),
+        ("clip-nonfinite", "clip-nonfinite-default", "raise-nonfinite", "anomaly-nonfinite"),
     ),
     (
         ("AMP214", "penalty-on-scaled-grads", "scaling", "error", "both", True, ""),
@@ -264,7 +265,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("step@discarded", "backward@stale", "backward@stale-again"),
+        ("step@discarded", "backward@stale", "backward@stale-again", "backward@leftover"),
     ),
     (
         ("AMP216", "scaler-misconfigured", "scaling", "warning", "both", True, "safe"),

@@ -22,14 +22,16 @@ class Loop:
 
     ``node`` and ``frame`` are the loop statement and its frame. ``over_microbatches`` says that the loop iterates over
     the micro-batches of a window, ``is_named_microbatches`` that only names say so. ``iteration`` is the number of the
-    current iteration of an unrolled loop. ``runs_once`` says that the loop stands for the calls of a constructor, each
-    of which fills another object. ``last_iteration_predicates`` have the given truth in the last iteration, and in no
-    other iteration.
+    current iteration of an unrolled loop. ``uniform_node`` is the statement of a loop whose one iteration stands for
+    all, and ``first_node`` the number of the first node of this iteration. ``runs_once`` says that the loop stands for
+    the calls of a constructor, each of which fills another object. ``last_iteration_predicates`` have the given truth
+    in the last iteration, and in no other iteration.
     """
 
     __slots__ = (
         "breaks",
         "continues",
+        "first_node",
         "frame",
         "is_named_microbatches",
         "iteration",
@@ -38,6 +40,7 @@ class Loop:
         "node",
         "over_microbatches",
         "runs_once",
+        "uniform_node",
         "unwind_base",
     )
 
@@ -50,6 +53,8 @@ class Loop:
         self.is_named_microbatches = False
         self.runs_once = False
         self.iteration = 0
+        self.uniform_node: ast.For | ast.AsyncFor | None = None
+        self.first_node = 0
         self.last_iteration_predicates: dict[int, bool] = {}
         self.breaks: list[Jump] = []
         self.continues: list[Jump] = []

@@ -6,6 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
+from ...protocol.events import UNKNOWN
 from ..interpreter.conditions import Formula
 from ..interpreter.formulas import truth_of
 from ..interpreter.interpreter import ContextHandler, HandlerTable, Interpreter
@@ -13,9 +14,10 @@ from ..interpreter.joins import run_branches
 from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.definitions import Keywords
 from ..interpreter.values.gradients import ParamsValue
-from ..interpreter.values.objects import FrameworkEngine
+from ..interpreter.values.objects import FrameworkEngine, ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
+from .checkpoints import take_state
 from .frameworks import optimizer_keys_in, set_framework
 from .losses import as_loss
 
@@ -42,10 +44,22 @@ def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
     return FrameworkEngine(frameworks.APEX, tracked_object)
 
 
+def _has_fixed_scale(bound: Keywords) -> bool:
+    """Return True if the arguments of ``initialize`` choose a constant loss scale.
+
+    Without the argument, the levels O1 and O2 choose a dynamic scale, and the levels O0 and O3 the constant 1.
+    """
+    given = literal_value(bound.get("loss_scale", NONE))
+    if given is None:
+        return literal_value(bound.get("opt_level")) in ("O0", "O3") or literal_value(bound.get("enabled")) is False
+    return given is not UNKNOWN and given != "dynamic"
+
+
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     models, optimizers = bound.get("models"), bound.get("optimizers")
     if models is None:
         return interp.fresh_unknown(node)
+    interp.program.attributes.has_fixed_apex_scale |= _has_fixed_scale(bound)
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:
@@ -62,6 +76,14 @@ def _call_scale_loss(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
 def _call_master_params(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     optimizer = object_ref_of(bound.get("optimizer"), "optimizer")
     return ParamsValue(None, None if optimizer is None else frozenset((optimizer.tracked_object.key,)))
+
+
+def _call_state_dict(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
+    return take_state(interp, ObjectRef(_make_engine(interp, node).tracked_object), node)
+
+
+def _call_load_state_dict(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
+    return NONE
 
 
 class _ScaledLossContext(ContextHandler):
@@ -97,6 +119,8 @@ def register(handlers: HandlerTable) -> None:
             frameworks.APEX_INITIALIZE: _call_initialize,
             frameworks.APEX_SCALE: _call_scale_loss,
             frameworks.APEX_MASTER: _call_master_params,
+            frameworks.APEX_STATE: _call_state_dict,
+            frameworks.APEX_LOAD: _call_load_state_dict,
         }
     )
     handlers.contexts["scaled loss"] = _ScaledLossContext()

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import torch_api
-from ...protocol.source_text import SourceText
+from ...protocol import frameworks, torch_api
+from ...protocol.source_text import SourceText, find_access_path, names_optimizer
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import LOGGING_METHODS, holds_scaler, is_assert_name
@@ -122,7 +122,12 @@ class CheckpointContents:
         used = self._tracked_objects.get(("used", owner.key)) if isinstance(owner, UnknownValue) else None
         owner = ObjectRef(used) if used is not None else owner
         if isinstance(owner, UnknownValue):
-            self._add_unknown_state(owner, key)
+            name = _find_optimizer_collection(self._interp, state.node)
+            if name:
+                self.optimizer_names.append(name)
+                self.first_state = self.first_state or state
+            else:
+                self._add_unknown_state(owner, key)
         elif isinstance(owner, ObjectRef) and owner.role in ("scaler", "optimizer"):
             self._add_known_state(owner, state, key or "")
         else:
@@ -134,7 +139,9 @@ class CheckpointContents:
     def _add_known_state(self, owner: ObjectRef, state: StateDict, key: str) -> None:
         if owner.role == "scaler":
             self.scaler_names.append(key)
-            self.scaler_entries.add(key)
+            # The state of apex belongs to apex, so that no scaler of the program loads this entry.
+            if owner.tracked_object.attributes.framework != frameworks.APEX:
+                self.scaler_entries.add(key)
         else:
             self.optimizer_names.append(_name_in_source(owner, state.node))
             self.optimizer_keys.append(owner.tracked_object.key)
@@ -163,6 +170,40 @@ class CheckpointContents:
                 self.scaler_names += [name] if item.role == "scaler" else []
             elif record or isinstance(item, Instance):
                 self.add_value(item, name, depth + 1)
+
+
+def _find_optimizer_collection(interp: Interpreter, node: ast.AST) -> str:
+    """Return the text of the collection of optimizers that has the owner of a state as an item, or "".
+
+    The owner is an item by its index, or the target of a loop or a comprehension over the collection.
+    """
+    owner = receiver_of(node) if last_name(callee_of(node)) == "state_dict" else None
+    if isinstance(owner, ast.Subscript):
+        return _text_of_optimizers(owner.value)
+    if not isinstance(owner, ast.Name):
+        return ""
+    for loop in walk(interp.state.frame.module.tree):
+        generators: list[ast.comprehension | ast.For] = []
+        if isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            generators += loop.generators
+        elif isinstance(loop, ast.For):
+            generators.append(loop)
+        for generator in generators:
+            targets = (each.id for each in walk(generator.target) if isinstance(each, ast.Name))
+            if owner.id in targets and any(each is node for each in walk(loop)):
+                return _text_of_optimizers(generator.iter)
+    return ""
+
+
+def _text_of_optimizers(node: ast.expr) -> str:
+    """Return the text of an iterable whose name is that of optimizers, also of its items or numbered, or ""."""
+    if isinstance(node, ast.Call):
+        view = isinstance(node.func, ast.Attribute) and node.func.attr in ("items", "values")
+        source = node.func.value if isinstance(node.func, ast.Attribute) and view else next(iter(node.args), None)
+        numbered = last_name(node.func) in ("enumerate", "list", "tuple", "zip")
+        return _text_of_optimizers(source) if source is not None and (view or numbered) else ""
+    path = find_access_path(node)
+    return path if path is not None and names_optimizer(path) else ""
 
 
 def _is_unbound(interp: Interpreter, owner: UnknownValue) -> bool:

@@ -17,14 +17,29 @@ class DerivationCache(dict[tuple[ast.AST, str], bool]):
 
 
 def derives_from(interp: Interpreter, cls: Class, name: str) -> bool:
-    """Return True if a class derives from the framework class of the given name."""
+    """Return True if a class derives from the framework class of the given name, which may be in the project itself."""
     known_of = interp.file_data(DerivationCache)
     known = known_of.get((cls.node, name))
     if known is None:
-        bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
-        known = any(frameworks.canonical_name(dotted_name_of(base)) == name for base in bases)
+        lineage = lineage_of(interp, cls)
+        bases = (base_value(interp, owner, base) for owner in lineage for base in owner.bases)
+        names = (*map(dotted_name_of, bases), *(_name_in_framework(owner, name) for owner in lineage[1:]))
+        known = any(frameworks.canonical_name(each) == name for each in names)
         known_of[cls.node, name] = known
     return known
+
+
+def _name_in_framework(cls: Class, name: str) -> str:
+    """Return the dotted name of a class in a copy of the framework that has a class of the given name, or "".
+
+    The project is then the framework itself, or has its package in a folder.
+    """
+    package = name.partition(".")[0]
+    parts = cls.module.path.removesuffix(".py").replace("\\", "/").split("/")
+    if package not in parts[:-1]:
+        return ""
+    inside = parts[len(parts) - 1 - parts[::-1].index(package) :]
+    return ".".join([*inside, cls.name])
 
 
 def find_base_that_saves(interp: Interpreter, cls: Class | None) -> frameworks.Framework | None:

@@ -238,7 +238,7 @@ def call_engine_method(
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
         given = optimizer_keys_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
-        _emit_unscale(interp, engine, given, node)
+        _emit_unscale(interp, engine, given, node, raises=_raises_if_nonfinite(known, name, args, keywords))
         return interp.fresh_unknown(node)
     if does == frameworks.NO_SYNC:
         enabled = keywords.get("enabled", args[1] if len(args) > 1 else None)
@@ -467,14 +467,39 @@ def emit_divided_twice(
             interp.emit_at(event)
 
 
-def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:
-    """Emit unscale events for the given optimizers, or for all, if this engine scaled the gradients."""
+def _raises_if_nonfinite(known: frameworks.Engine, name: str, args: Args, keywords: Keywords) -> bool:
+    """Return True if a call of an engine's method raises on infinite gradients, because its default is not changed."""
+    if name not in known.nonfinite_errors or "**" in keywords:
+        return False
+    parameters, threshold, flag = known.nonfinite_errors[name]
+    bound = bind_arguments(parameters, args, keywords)
+    return literal_value(bound.get(threshold, NONE)) is not None and literal_value(bound.get(flag, Const(True))) is True
+
+
+def _emit_unscale(
+    interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST, *, raises: bool = False
+) -> None:
+    """Emit unscale events for the given optimizers, or for all, if this engine scaled the gradients.
+
+    An unscale that raises on infinite gradients is emitted for an unknown optimizer, too.
+    """
     names = {"scaler": receiver_text(node), "call": expression_text(node)}
     left_out = () if optimizers else _keys_never_prepared(interp, engine)
+    raises = raises and not interp.state.try_depth
 
     def emit_each() -> None:
-        for key in optimizers or [key for key in all_optimizer_keys(interp) if key not in left_out]:
-            interp.emit(e.Unscale, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
+        own = optimizers or tuple(key for key in all_optimizer_keys(interp) if key not in left_out)
+        keys: tuple[int | None, ...] = own or ((None,) if raises else ())
+        for number, key in enumerate(keys):
+            interp.emit(
+                e.Unscale,
+                node,
+                engine.tracked_object.key,
+                key,
+                framework=engine.framework,
+                nonfinite_error=raises and not number,
+                names=names,
+            )
 
     run_branches(interp, engine.enabled, emit_each, lambda: None)
 

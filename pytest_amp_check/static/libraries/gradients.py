@@ -9,6 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
+from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
@@ -83,7 +84,7 @@ def note_requires_grad(interp: Interpreter, modules: Iterable[int], given: Value
     """
     function = interp.state.frame.function
     code = interp.state.frame.module.tree if function is None else function.node
-    if literal_value(given) is False and not is_conditional_in_loop(code, node):
+    if truth_of(interp, given, node=node) is False and not is_conditional_in_loop(code, node):
         interp.graph_data(FrozenModules).update(modules)
     else:
         interp.graph_data(FrozenModules).difference_update(modules)

@@ -131,7 +131,9 @@ def _call_enabled_scaler(
         return scale_value(interp, scaler, value, node)
     if name == "update":
         given = literal_value(first_or_named(args, keywords, "new_scale") or NONE) is not None
-        interp.emit(e.Update, node, key, new_scale=given, names=words)
+        items = None if given else _find_stepped_items(interp, node)
+        words |= {} if items is None else {"iterable": expression_text(items)}
+        interp.emit(e.Update, node, key, new_scale=given, for_each=items is not None, names=words)
         return NONE
     if name in ("step", "unscale_"):
         target = first_or_named(args, keywords, "optimizer")
@@ -158,6 +160,23 @@ def _call_enabled_scaler(
         act_on_optimizers(interp, target, node, emit_for_optimizer)
         return interp.fresh_unknown(node, name)
     return interp.fresh_unknown(node, name)
+
+
+def _find_stepped_items(interp: Interpreter, node: ast.AST) -> ast.expr | None:
+    """Return the iterable of the loop around an update whose items the scaler steps there, or None.
+
+    The gradients then come from a backward before the loop. None also for an update under a condition in the loop: the
+    condition may be true for the last item only.
+    """
+    loop = interp.state.loops[-1] if interp.state.loops else None
+    if loop is None or loop.uniform_node is None:
+        return None
+    events = [each.event for each in interp.builder.nodes[loop.first_node :]]
+    stepped = any(isinstance(event, e.ScalerStep) for event in events)
+    if not stepped or any(isinstance(event, e.Backward) for event in events):
+        return None
+    unconditional = any(isinstance(each, ast.Expr) and each.value is node for each in loop.uniform_node.body)
+    return loop.uniform_node.iter if unconditional else None
 
 
 def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, node: ast.AST) -> Value:

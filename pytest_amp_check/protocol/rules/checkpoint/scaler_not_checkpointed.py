@@ -34,9 +34,13 @@ def _check_kept_scalers(program: Program) -> Verdicts:
     events = list(program.iter_events())
     if any(isinstance(event, Save) and event.scalers for event in events):
         return
+    # Scalers that a method constructs in several branches are one scaler.
+    methods: set[tuple[str, str]] = set()
     for event in events:
         scaler = event.subject if isinstance(event, ScalerNew) and "framework" in event.names else None
-        if scaler is not None and program.objects[scaler].attributes.enabled is not False:
+        method = (event.site.path, event.site.function)
+        if scaler is not None and program.objects[scaler].attributes.enabled is not False and method not in methods:
+            methods.add(method)
             yield "new:not-saved", event, {}, ()
 
 
@@ -93,7 +97,8 @@ The scale is part of the training state, like the optimizer's moments. The state
 count of clean steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the
 scale again. If the scale had grown far beyond 65536, the run trains for thousands of steps with more underflow than
 before. A checkpoint with the optimizer's state is meant for resuming, so it must also hold the scaler's state. If no
-file of the project loads an optimizer's state, nothing is resumed yet, and the finding is info.
+file of the project loads an optimizer's state, nothing is resumed yet, and the finding is info. apex.amp keeps such a
+scale, too: `amp.state_dict()` returns it.
 """,
     harm="""\
 A run that had settled at a scale of 512 skipped 7 steps after resuming without it, one at 64 skipped 10; with it, none.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Anomaly, Unscale
 from ...fix import UNSAFE
-from ...rule import WARNING, Rule, Verdicts, ViolationKind
+from ...frameworks import FRAMEWORKS
+from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
@@ -17,12 +18,23 @@ def _check_anomaly_mode(program: Program) -> Verdicts:
             yield "anomaly-nonfinite", event, {"scaler": str(named)}, ()
 
 
+def _check_default(event: Unscale, program: Program) -> Labels:
+    """Yield a clip of a framework that raises on infinite gradients by default."""
+    if not event.nonfinite_error or event.subject is None:
+        return
+    scaler = program.objects[event.subject].attributes
+    framework = FRAMEWORKS[scaler.framework] if scaler.framework else None
+    if framework is not None:
+        yield "clip-nonfinite-default", {"framework": framework.title, "severity": scaler.doubt or WARNING}
+
+
 RULE = Rule(
     "AMP213",
     "nonfinite-error-in-clip",
     WARNING,
     "Overflows that a scaler skips are turned into crashes.",
     applicability=UNSAFE,
+    event_checks={Unscale: _check_default},
     program_checks={Anomaly: _check_anomaly_mode},
     prescan_words=("scaler",),
     violations={
@@ -30,6 +42,10 @@ RULE = Rule(
             "`error_if_nonfinite=True` makes `{call}` raise on every overflow that `{scaler}` would only skip: remove "
             "the argument and leave infinities to `{scaler}.step({optimizer})`",
             trace_kinds=(Unscale,),
+        ),
+        "clip-nonfinite-default": ViolationKind(
+            "`{call}` raises by default on every overflow that the scaler of {framework} would only skip: pass "
+            "`error_if_nonfinite=False`",
         ),
         "raise-nonfinite": ViolationKind(
             "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to "
@@ -44,7 +60,8 @@ RULE = Rule(
     rationale="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
-clip that follows raises before the scaler can do so. A `raise` or an `assert` on non-finite gradients has the same
+clip that follows raises before the scaler can do so. Fabric's `clip_gradients(max_norm=...)` has this argument, and it
+is true by default. A `raise` or an `assert` on non-finite gradients has the same
 effect. So does anomaly detection, which raises on the first NaN in backward. An overflow is an infinity at first, but
 it becomes NaN when it is multiplied by zero or subtracted.
 """,

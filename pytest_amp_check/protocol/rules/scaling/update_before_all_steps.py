@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from ...event_graph import Program
 from ...events import Backward, Event, Update
 from ...fix import SAFE
-from ...rule import ERROR, INFO, Cause, Certainty, Precedence, Rule, ViolationKind
+from ...rule import ERROR, INFO, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 
 
 def _sets_scale(event: Event | None) -> bool:
     return isinstance(event, Update) and event.new_scale
+
+
+def _check_each_update(event: Update, program: Program) -> Labels:
+    if event.for_each:
+        yield "update@each", {}
 
 
 RULE = Rule(
@@ -17,6 +23,7 @@ RULE = Rule(
     ERROR,
     "scaler.update() runs while an optimizer still holds gradients of the old scale, or without any step before it.",
     applicability=SAFE,
+    event_checks={Update: _check_each_update},
     prescan_words=("scaler",),
     violations={
         "update@pending-framework": ViolationKind(
@@ -30,6 +37,11 @@ RULE = Rule(
             cause=Cause(Update, label_overrides=((_sets_scale, "update@new-scale"),)),
             trace_kinds=(Backward,),
             exemption="another-scaler",
+        ),
+        "update@each": ViolationKind(
+            "`{scaler}.update()` runs for each optimizer of `{iterable}`, so it changes the scale while the next ones "
+            "still hold gradients of the old scale: update once, after the loop",
+            certainty=Certainty(is_possible=True),
         ),
         "update@new-scale": ViolationKind(
             "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale, inside a "
@@ -63,8 +75,8 @@ RULE = Rule(
     rationale="""\
 Gradients carry the scale of their backward, and `step()` divides by the current scale. An `update()` between the steps
 of two optimizers may double or halve the scale. The second step then divides by the wrong number. The update also makes
-the scaler forget the first optimizer's overflow. One `update()` after all steps is correct, and so is a complete cycle
-of backward, step and update for each optimizer in turn.
+the scaler forget the first optimizer's overflow. An update in a loop over optimizers does the same. One `update()`
+after all steps is correct, and so is a complete cycle of backward, step and update for each optimizer in turn.
 """,
     harm="""\
 The second optimizer's update was exactly 2.0 times too large if the first had overflowed, and 0.5 times if the scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import Backward, ScalerStep, ZeroGrad
+from ...events import Backward, ScalerStep, Step, ZeroGrad
 from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
@@ -37,6 +37,15 @@ RULE = Rule(
             exemption="cleared-elsewhere",
             any_precision=True,
         ),
+        "backward@leftover": ViolationKind(
+            "Gradients that an earlier loss, of another optimizer, has left in the parameters of `{optimizer}` are "
+            "stepped with those of this backward: call `{optimizer}.zero_grad()` before this backward",
+            WARNING,
+            trace_kinds=(Backward, Step, ScalerStep),
+            certainty=Certainty(is_possible=True),
+            exemption="cleared-elsewhere",
+            any_precision=True,
+        ),
     },
     rationale="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
@@ -44,6 +53,8 @@ raises (`No inf checks were recorded for this optimizer.`). With `set_to_none=Fa
 gradients, nothing raises. Without any `zero_grad()` AMP hides the usual symptom. After a step the old gradients are
 unscaled and the new ones are 65536 times as large. The step sizes look right until an overflow stays in `.grad`.
 Without a scaler, as in bfloat16, every step applies the gradients of all earlier batches once more.
+The loss of a generator passes through the discriminator and leaves gradients there. If the discriminator's gradients
+are cleared only after its own step, this step applies both losses, and the discriminator also learns to be fooled.
 """,
     harm="""\
 With `set_to_none=False` between backward and step the update was exactly 0, without an error (AdamW still decayed its

@@ -39,7 +39,8 @@ def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     items, iterable = few_items(interp, iterated) or only_index(interp, iterated), iterated_value(iterated)
     if items is None and is_uniform_loop(interp, node, iterable):
         # A body that does the same to every parameter or optimizer runs once, with a representative.
-        items = [representative_of(interp, iterable, node.iter)]
+        _unroll_loop(interp, node, [representative_of(interp, iterable, node.iter)], is_uniform=True)
+        return
     if items is not None:
         _unroll_loop(interp, node, items)
         return
@@ -60,14 +61,18 @@ def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     _execute_loop(interp, node, bind_target, None, over_microbatches=over_microbatches)
 
 
-def _unroll_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
-    """Execute the body of a loop once for each of a few known items."""
+def _unroll_loop(
+    interp: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value], *, is_uniform: bool = False
+) -> None:
+    """Execute the body of a loop once for each of a few known items, or once with a representative of all items."""
     breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
     for number, item in enumerate(items):
         if interp.state.current_node is None:
             break
         loop = Loop(-1, len(interp.state.unwind_actions))
         loop.iteration = number
+        if is_uniform:
+            loop.uniform_node, loop.first_node = node, len(interp.builder.nodes)
         interp.state.loops.append(loop)
         base = len(interp.state.path_condition)
         assign_target(interp, node.target, item)
