@@ -389,13 +389,14 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),
         ("low-precision weights",),
-        (),
+        ("LowParameter",),
         ("ModuleCast",),
         (
             "cast:trained",
             "cast:trained-scaled",
             "cast:trained-by-unknown",
             "cast:returned",
+            "parameter:computed",
             "made:trained",
             "made:trained-scaled",
             "before:trained",
@@ -459,6 +460,7 @@ INDEX: tuple[Listing, ...] = (
             "fragile:gradient-norm",
             "fragile:ranking",
             "fragile:probabilities",
+            "fragile:draws",
             "fragile:variance",
         ),
     ),

@@ -40,6 +40,8 @@ SCALAR = "scalar"  # without dimensions, as far as is known
 REGION_LEFT = "left"  # computed in a region that has ended
 BEYOND_FLOAT16 = "beyond-float16"  # filled with a finite number beyond the range of float16
 ZEROS = "zeros"  # zeros, as the start of a sum
+UNIFORM = "uniform"  # uniform random numbers between zero and one
+STORED = "stored"  # a weight of another layer as it is stored, not computed from it
 
 
 class DtypeInfo(NamedTuple):

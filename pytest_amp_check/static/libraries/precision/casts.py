@@ -18,6 +18,7 @@ from ...interpreter.dtypes import (
     REGION_LEFT,
     ROUNDED,
     ROUNDED_PROBABILITY,
+    UNIFORM,
     ZEROS,
     DtypeInfo,
 )
@@ -38,24 +39,25 @@ CAST_METHODS.update(dict.fromkeys(("to", "type", "type_as"), ""))
 
 def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of a tensor constructor."""
-    zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    content = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    content |= {UNIFORM} if op.name in ("rand", "rand_like") else frozenset()
     positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
         if positions and dtype in LOW_DTYPES:
             return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
-        return DtypeInfo(dtype, positions | zeros)
+        return DtypeInfo(dtype, positions | content)
     if op.name.endswith("_like") or op.name.startswith("new_"):
         return (
-            op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*zeros)
+            op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*content)
             if op.argument_infos
-            else DtypeInfo("", zeros)
+            else DtypeInfo("", content)
         )
     if op.name == "arange":
         return DtypeInfo("int", positions)
     if "set_default_dtype" in interp.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
         return NO_DTYPE_INFO
-    return DtypeInfo("float32", zeros)
+    return DtypeInfo("float32", content)
 
 
 def _is_short_range(node: ast.Call) -> bool:

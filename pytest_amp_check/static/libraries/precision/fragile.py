@@ -22,6 +22,7 @@ from ...interpreter.dtypes import (
     SQUARE,
     SQUARE_SUM,
     TURNS,
+    UNIFORM,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
@@ -214,6 +215,17 @@ def check_gradient_norm(interp: Interpreter, node: ast.Call) -> None:
     if of_gradients and not widens:
         fact = DtypeInfo(interp.assumed_dtype)
         emit_once(interp, e.FragileMath, node, fact, how="gradient-norm", names={"call": SourceText(node)})
+
+
+def check_draws(interp: Interpreter, node: ast.Compare) -> None:
+    """Report a comparison of random numbers that were drawn in bfloat16, which has few numbers near one.
+
+    Float16 draws zero for one number of 4096, and the other shares are off by less than that.
+    """
+    for side in (node.left, *node.comparators):
+        fact = dtype_info_of(interp, side)
+        if UNIFORM in fact.traits and fact.dtype == "bfloat16":
+            emit_once(interp, e.FragileMath, node, fact, how="draws", names={"call": SourceText(node)})
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:

@@ -45,6 +45,7 @@ from .fragile import (
     check_angles,
     check_difference,
     check_distance,
+    check_draws,
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
@@ -55,6 +56,7 @@ _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
 
 
 def annotate_compare(interp: Interpreter, node: ast.Compare, value: Value) -> Value:
+    check_draws(interp, node)
     known = any(is_tensor_dtype(dtype_info_of(interp, side)) for side in (node.left, *node.comparators))
     return value.with_dtype_info(DtypeInfo("bool")) if known else value
 
