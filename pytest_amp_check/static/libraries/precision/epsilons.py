@@ -6,13 +6,19 @@ import ast
 
 from ....protocol import events as e
 from ....protocol import torch_api
+from ....protocol.events import UNKNOWN
 from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo, result_dtype
 from ...interpreter.interpreter import Interpreter
+from ...project.syntax import tail_name
 from ..arguments import literal_value
-from ..syntax_queries import keywords_of, operands_of
+from ..syntax_queries import constant_of_node, keywords_of, operands_of
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 #: Limits above which a number rounds to one in float16 and bfloat16: half a unit in the last place below one.
 _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
@@ -23,12 +29,40 @@ _NORMALIZE_EPSILON = 1e-12
 
 def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
     """Return the constant of an expression if between zero and one (exclusive), else None."""
-    number = (
-        literal_value(interp.expression_values.get(node))
-        if isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
-        else None
-    )
+    if not isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
+        return None
+    number = literal_value(interp.expression_values.get(node))
+    if number is UNKNOWN and interp.project.assumed_dtype:
+        number = _find_default(interp, node)
     return number if isinstance(number, float) and 0 < number < 1 else None
+
+
+def _find_default(interp: Interpreter, node: ast.expr) -> object:
+    """Return the default of a parameter, or of the attribute that the constructor sets to a parameter. None if unknown.
+
+    A caller may pass another number. Only a default that float16 rounds to zero is wrong for every tensor.
+    """
+    frame = interp.state.frame
+    function, name = frame.function, tail_name(node)
+    if isinstance(node, ast.Attribute):
+        given = frame.cls.assignments.get(name, []) if frame.cls is not None and _is_own(node) else []
+        if len(given) != 1 or not isinstance(given[0][1], ast.Name):
+            return None
+        function, name = given[0][0], given[0][1].id
+    elif len(interp.active_functions) > 1:
+        return None  # The caller has passed a number that is not known.
+    if function is None or any(part.id == name for part in function.nodes if _is_assigned(part)):
+        return None
+    number = constant_of_node(function.defaults().get(name))
+    return number if isinstance(number, float) and number <= torch_api.FLOAT16_ZERO else None
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _is_assigned(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> None:
