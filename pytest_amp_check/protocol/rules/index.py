@@ -487,6 +487,7 @@ INDEX: tuple[Listing, ...] = (
             "positions:grid",
             "positions:radians",
             "positions:scaled",
+            "positions:integers",
             "positions:index",
         ),
     ),

@@ -119,7 +119,7 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
         return apply_op(interp, op)
     if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return apply_constructor(interp, op)
-    if op.name in ("long", "int") and not op.node.args:
+    if op.name in ("long", "int", "short") and not op.node.args:
         return DtypeInfo("int")
     if op.name in CAST_METHODS:
         return apply_cast(interp, op)

@@ -11,6 +11,7 @@ from ...interpreter.dtypes import (
     BOUNDED,
     CAST,
     GUESSED_LOW,
+    INTEGERS,
     LOW_DTYPES,
     NO_DTYPE_INFO,
     POSITIONS,
@@ -26,7 +27,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
-from .fragile import check_turns
+from .fragile import check_integers, check_turns
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -34,6 +35,8 @@ CONSTRUCTORS = frozenset(
 )
 #: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 CAST_METHODS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+#: Integers that have more numbers than a low dtype.
+_INTEGERS = frozenset(f"torch.{name}" for name in "long int64 int32 int int16 short".split())
 CAST_METHODS.update(dict.fromkeys(("to", "type", "type_as"), ""))
 
 
@@ -80,7 +83,7 @@ def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
         if is_tensor_dtype(fact):
             return fact.dtype
     name = resolve_callee(interp, node)
-    if name in ("torch.long", "torch.int64", "torch.int32", "torch.int"):
+    if name in _INTEGERS:
         return "int"
     return "bool" if name == "torch.bool" else torch_api.DTYPES.get(name or "", "")
 
@@ -98,6 +101,8 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
             check_cast_fill(interp, given, interp.assumed_dtype, op.node)
         return DtypeInfo("", given.traits & {POSITIONS, BEYOND_FLOAT16}, given.trait_node)
     low = dtype in LOW_DTYPES
+    if dtype in INTEGERS:
+        check_integers(interp, given, op.node)
     check_turns(interp, given, dtype, op.node)
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:

@@ -49,6 +49,7 @@ from .fragile import (
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
+    scaled_traits,
 )
 from .matmuls import apply_matmul
 
@@ -85,6 +86,8 @@ def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value
         _check_scaled_late(interp, node, *(sides if is_product(node.left) else reversed(sides)))
     left, right = dtype_info_of(interp, node.left), dtype_info_of(interp, node.right)
     made = apply_operator(interp, kind, left, right, node, sides)
+    if kind is ast.Mult:
+        made = made.with_traits(*scaled_traits(interp, left, node.right), *scaled_traits(interp, right, node.left))
     return value.with_dtype_info(mark_product(interp, node, made))
 
 
