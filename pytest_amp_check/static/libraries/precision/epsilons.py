@@ -27,14 +27,28 @@ _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
 _NORMALIZE_EPSILON = 1e-12
 
 
-def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
-    """Return the constant of an expression if between zero and one (exclusive), else None."""
+def _emit_epsilon(
+    interp: Interpreter, fact: DtypeInfo, number: float | ast.expr | None, place: ast.AST, *, how: str, divides: bool
+) -> e.Epsilon | None:
+    """Record a number between zero and one that is added to a tensor, or bounds the tensor. Return the event, or None.
+
+    A default is one possible number.
+    """
+    if isinstance(number, ast.expr):
+        known = _find_constant(interp, number)
+        if known is UNKNOWN and interp.project.assumed_dtype:
+            known, fact = _find_default(interp, number), fact.with_traits(GUESSED_LOW)
+        number = known if isinstance(known, float) and 0 < known < 1 else None
+    if number is None:
+        return None
+    names = {"sum": SourceText(place)}
+    return emit_once(interp, e.Epsilon, place, fact, value=number, how=how, divides=divides, names=names)
+
+
+def _find_constant(interp: Interpreter, node: ast.expr) -> object:
     if not isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
         return None
-    number = literal_value(interp.expression_values.get(node))
-    if number is UNKNOWN and interp.project.assumed_dtype:
-        number = _find_default(interp, node)
-    return number if isinstance(number, float) and 0 < number < 1 else None
+    return literal_value(interp.expression_values.get(node))
 
 
 def _find_default(interp: Interpreter, node: ast.expr) -> object:
@@ -75,12 +89,9 @@ def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> Non
 
 
 def check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: ast.AST, *, divides: bool) -> None:
-    number = _find_small_number(interp, node)
-    if number is not None:
-        names = {"sum": SourceText(place)}
-        event = emit_once(interp, e.Epsilon, place, fact, value=number, how="added", divides=divides, names=names)
-        if event is not None and divides:
-            event.divides = True
+    event = _emit_epsilon(interp, fact, node, place, how="added", divides=divides)
+    if event is not None and divides:
+        event.divides = True
 
 
 def check_clamp(interp: Interpreter, op: OpCall) -> None:
@@ -111,15 +122,10 @@ def check_normalization(interp: Interpreter, op: OpCall) -> None:
     if not op.first_info.may_underflow or result_dtype(op.name, op.first_info, autocast_state(interp)) == "float32":
         return
     bound = keywords_of(op.node).get("eps", op.other_arguments[2] if len(op.other_arguments) > 2 else None)
-    number = _NORMALIZE_EPSILON if bound is None else _find_small_number(interp, bound)
-    if number is not None:
-        names = {"sum": SourceText(op.node)}
-        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="normalized", divides=True, names=names)
+    number = _NORMALIZE_EPSILON if bound is None else bound
+    _emit_epsilon(interp, op.first_info, number, op.node, how="normalized", divides=True)
 
 
 def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:
     bound = keywords_of(op.node).get("min", op.other_arguments[0] if op.other_arguments else None)
-    number = _find_small_number(interp, bound) if bound is not None else None
-    if bound is not None and number is not None:
-        names = {"sum": SourceText(op.node)}
-        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)
+    _emit_epsilon(interp, op.first_info, bound, op.node, how="clamped", divides=False)
