@@ -76,3 +76,24 @@ class Norm(nn.Module):
 def test_default_of_a_constructor(old: str, new: str, *, is_reported: bool) -> None:
     source = NORM.replace(old, new) if old else NORM
     assert find_lines(source) == [7] * is_reported
+
+
+def test_complex_numbers_are_not_low() -> None:
+    source = """\
+class Filter(nn.Module):
+    def __init__(self, eps=1e-8):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, w, noise):
+        return self.ratio((w.conj() * w).abs(), noise)
+
+    def ratio(self, power, noise):
+        return power / (noise.abs() + self.eps)
+
+
+def ratio(w: torch.Tensor, noise: torch.Tensor, eps=1e-8):
+    return w.abs() / (noise.abs() + eps) if w.is_complex() else w
+"""
+    assert find_lines(source) == []
+    assert find_lines(source.replace(".conj()", ".abs()").replace("w.is_complex()", "w.any()")) == [10, 14]
