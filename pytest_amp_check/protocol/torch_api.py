@@ -244,6 +244,8 @@ DTYPES = {
 
 #: Largest finite float16 number.
 FLOAT16_MAX = 65504.0
+#: Largest number that rounds to zero in float16.
+FLOAT16_ZERO = 2.0**-25
 
 #: Dtype of a bfloat16 region that a flag may disable. A loss scale has no effect in either case.
 BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..protocol.sites import Site
 
 #: Kinds of effects that the dtype of inputs decides.
-_KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.Fill, e.LowOp, e.CustomFunction)
+_KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.LowParameter, e.Fill, e.LowOp, e.CustomFunction)
 _WORDS = re.compile(r"\w+")
 #: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}

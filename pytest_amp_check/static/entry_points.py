@@ -230,7 +230,7 @@ def analyze_as_low(
                     continue
             if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
                 break
-            if precision.may_get_low_tensors(interp, function):
+            if precision.may_get_low_tensors(interp, function) or precision.makes_parameters(interp, function):
                 _analyze_function(interp, function, function.cls)
                 _close_graph(interp, (module.path, function.node.lineno), {})
     finally:

@@ -182,7 +182,10 @@ TURNS = [
     (
         "fabric",
         MIXED,
-        f"{ACC}fab.backward(loss)\nfab.clip_gradients(planner, sgd, max_norm=1.0)\nsgd.step()\nsgd.zero_grad()",
+        (
+            f"{ACC}fab.backward(loss)\nfab.clip_gradients(planner, sgd, max_norm=1.0, error_if_nonfinite=False)"
+            "\nsgd.step()\nsgd.zero_grad()"
+        ),
         "",
     ),
     (

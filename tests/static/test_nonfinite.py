@@ -229,31 +229,16 @@ def test_a_clip_of_fabric_raises_by_default(precision: str, given: str, severiti
     assert all("`error_if_nonfinite=False`" in finding.message for finding in findings)
 
 
-#: The optimizer and the engine come from elsewhere.
+#: The optimizer and the engine come from elsewhere, so nothing tells the precision. Most of these have no scaler.
 TASK = """\
 from lightning.fabric import Fabric
 
 class Task:
     def clip(self, {parameter}, optimizer):
-        {statement}
+        fabric.clip_gradients(self, optimizer, max_norm=self.limit)
 """
 
 
-@pytest.mark.parametrize(
-    ("parameter", "statement", "count"),
-    [
-        ("fabric: Fabric", "fabric.clip_gradients(module=self, optimizer=optimizer, max_norm=self.limit)", 1),
-        ("engine: Fabric", "engine.clip_gradients(self, optimizer, max_norm=self.limit)", 1),
-        ("fabric: Fabric", "fabric.clip_gradients(self, optimizer, clip_val=self.limit)", 0),
-        ("fabric: Fabric", "fabric.clip_gradients(self, optimizer, max_norm=1.0, error_if_nonfinite=False)", 0),
-        ("clipper", "clipper.clip_gradients(self, optimizer, max_norm=self.limit)", 0),
-        (
-            "fabric: Fabric",
-            "try: fabric.clip_gradients(self, optimizer, max_norm=1.0)\n        except RuntimeError: return False",
-            0,
-        ),
-    ],
-)
-def test_a_clip_of_fabric_in_a_method_of_a_task(parameter: str, statement: str, count: int) -> None:
-    findings = check_source(TASK.format(parameter=parameter, statement=statement))
-    assert [(finding.code, finding.severity, finding.line) for finding in findings] == [("AMP213", "info", 5)] * count
+@pytest.mark.parametrize("parameter", ["fabric: Fabric", "fabric"])
+def test_a_clip_of_fabric_in_unknown_precision_may_raise(parameter: str) -> None:
+    assert check_source(TASK.format(parameter=parameter)) == []

@@ -59,6 +59,10 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
         "static/interpreter/disabled_flags.py",
         r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{MAX_ANNOTATION}}})?=(?!=)'",
     ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
+    (
+        "static/interpreter/disabled_flags.py",
+        r"f'\\b{name}(?:\\[[^][\\n]{{1,80}}\\]\\s{{0,8}}[-+*/|&]?=(?!=)|\\.update\\()'",
+    ): [r"\bcfg(?:\[[^][\n]{1,80}\]\s{0,8}[-+*/|&]?=(?!=)|\.update\()"],
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or _NOTHING"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],

@@ -66,6 +66,10 @@ class FragileMath(LowPrecisionEffect):
     of_each: bool = False
 
 
+class LowParameter(LowPrecisionEffect):
+    """A new trained parameter takes the low dtype of the weights that it is computed from."""
+
+
 class LowSum(LowPrecisionEffect):
     """A running sum in low precision."""
 

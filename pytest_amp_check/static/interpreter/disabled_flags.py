@@ -66,7 +66,9 @@ def _open_shared_items(interp: Interpreter, node: ast.Assign, name: str, value: 
     frame = interp.state.frame
     items = value.items.items() if isinstance(value, MappingValue) else enumerate(value.items)
     constants = [key for key, item in items if isinstance(item, Const) and isinstance(key, (str, int))]
-    if not constants or not re.search(rf"\b{name}(?:\[[^]\n]+\]\s*[-+*/|&]?=(?!=)|\.update\()", frame.module.text):
+    if not constants or not re.search(
+        rf"\b{name}(?:\[[^][\n]{{1,80}}\]\s{{0,8}}[-+*/|&]?=(?!=)|\.update\()", frame.module.text
+    ):
         return
     stored = interp.file_data(_ItemsStoredByFunctions)[frame.module]
     own = None if frame.function is None else frame.function.node

@@ -41,6 +41,9 @@ REGION_LEFT = "left"  # computed in a region that has ended
 BEYOND_FLOAT16 = "beyond-float16"  # filled with a finite number beyond the range of float16
 ZEROS = "zeros"  # zeros, as the start of a sum
 ON_CPU = "on-cpu"  # created on the CPU, whose ops a region of another device leaves alone
+SCALED = "scaled"  # multiplied in low precision by a number with more integers below it than the dtype has
+UNIFORM = "uniform"  # uniform random numbers between zero and one
+STORED = "stored"  # a weight of another layer as it is stored, not computed from it
 
 
 class DtypeInfo(NamedTuple):
@@ -125,6 +128,8 @@ _DTYPE_KEEPING_OPS = frozenset(
 )
 #: Ops and casts that keep the traits of a tensor.
 KEEP_TRAITS = _SHAPE_OPS | frozenset(("float", "double", "to", "type", "type_as", "half", "bfloat16"))
+#: Ops that round or limit numbers before a cast to integers.
+ROUNDINGS = frozenset("round floor ceil trunc clamp clip clamp_min clamp_max".split())
 #: Python functions of torch, and the listed op that decides their dtype.
 _OPS = {
     "cross_entropy": "nll_loss",

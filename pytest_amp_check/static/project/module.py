@@ -185,6 +185,14 @@ class Function:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
 
+    def defaults(self) -> dict[str, ast.expr]:
+        """Return the default values of parameters, by name."""
+        args, parameters = self.node.args, self.parameters()
+        last = parameters[len(parameters) - len(args.defaults) :]
+        keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        pairs = [*zip(last, args.defaults, strict=True), *((each, given) for each, given in keywords if given)]
+        return {parameter.arg: given for parameter, given in pairs}
+
 
 def may_make_instance(method: Function) -> bool:
     """Return True if a class method uses its class for more than a method that makes no instance."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Epsilon
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
-from ...torch_api import FLOAT16_MAX
-
-#: Largest number that rounds to zero in float16.
-_FLOAT16_ZERO = 2.0**-25
+from ...torch_api import FLOAT16_MAX, FLOAT16_ZERO
 
 
 def _check_epsilon(event: Epsilon, program: Program) -> Labels:
@@ -20,7 +17,7 @@ def _check_epsilon(event: Epsilon, program: Program) -> Labels:
         dtype = "low-precision" if event.dtype == "half" else event.dtype
         values = {"value": f"{value:.10g}", "dtype": dtype}
         yield "epsilon:to-one", {**values, "severity": INFO} if doubt else values
-    elif value <= _FLOAT16_ZERO:
+    elif value <= FLOAT16_ZERO:
         yield f"epsilon:{event.how}", {**values, "severity": INFO} if doubt else values
     elif event.divides and value < 1 / FLOAT16_MAX and not doubt:
         yield "epsilon:small", values

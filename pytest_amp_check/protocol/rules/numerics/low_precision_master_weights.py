@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import ModuleCast
-from ...rule import BOTH, ERROR, WARNING, Certainty, Rule, Verdicts, ViolationKind
+from ...events import LowParameter, ModuleCast
+from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Labels, Rule, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
@@ -32,6 +32,10 @@ def _check_trained_casts(program: Program) -> Verdicts:
                 yield f"{how}:trained", event, {"dtype": dtype, "refused": refused}, ()
 
 
+def _check_computed_parameters(event: LowParameter, program: Program) -> Labels:
+    yield "parameter:computed", {"dtype": event.dtype}
+
+
 #: torch 2.13 has no bfloat16 among the kernels of `_amp_foreach_non_finite_check_and_unscale_` on CUDA.
 _REFUSED = ", and GradScaler cannot unscale their gradients on CUDA"
 
@@ -42,6 +46,7 @@ RULE = Rule(
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
     detected_by=BOTH,
+    event_checks={LowParameter: _check_computed_parameters},
     program_checks={ModuleCast: _check_trained_casts},
     prescan_words=("low-precision weights",),
     violations={
@@ -63,6 +68,11 @@ RULE = Rule(
             "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "
             "use autocast",
             certainty=Certainty(is_possible=True),
+        ),
+        "parameter:computed": ViolationKind(
+            "`{call}` makes a trained parameter in the {dtype} of the layer that it is computed from, where small "
+            "updates round to nothing: compute it from `.float()`",
+            INFO,
         ),
         "made:trained": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, where small updates round to nothing{refused}: "
@@ -109,9 +119,10 @@ training most updates are. With a GradScaler, float16 parameters have float16 gr
 a fused optimizer does not even raise. On CUDA a GradScaler cannot unscale bfloat16 gradients
 (`"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'`). The same holds for layers that are
 created with `dtype=`, for `from_pretrained(torch_dtype=...)` and for a model that a Trainer's `compute_loss` casts. A
-trained model that is cast for evaluation and cast back before the next step is rounded each time. Frozen weights and
-inference lose nothing in low precision. Neither does a model that is cast after its last step. DeepSpeed updates
-float32 copies, so it loses nothing either. The same holds for an optimizer class of the project that makes such copies.
+parameter that a module adds to a layer, and computes from the weights of the layer, has their dtype as well. A trained
+model that is cast for evaluation and cast back before the next step is rounded each time. Frozen weights and inference
+lose nothing in low precision. Neither does a model that is cast after its last step. DeepSpeed updates float32 copies,
+so it loses nothing either. The same holds for an optimizer class of the project that makes such copies.
 """,
     harm="""\
 The weights had a standard deviation of 0.02. One step left 32 % of the bfloat16 weights unchanged at the learning rate

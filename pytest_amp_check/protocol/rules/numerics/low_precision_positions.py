@@ -61,6 +61,11 @@ RULE = Rule(
             "`{call}` scales a number after its cast to low precision, so neighbouring steps become the same: scale it "
             "in float32, and keep the result in float32"
         ),
+        "positions:integers": ViolationKind(
+            "`{call}` makes integers of numbers that were scaled in low precision, which does not have them all: cast "
+            "to float32 before the factor",
+            INFO,
+        ),
         "positions:index": ViolationKind(
             "`{call}` rounds indexes to low precision, which cannot represent all of them: keep them as integers"
         ),
@@ -71,7 +76,8 @@ number, and an angle of some hundred radians is off by about a radian. Autocast 
 precision even on float32 tensors, and rotary embeddings use them to multiply positions by frequencies. The sine and
 cosine then run on rounded angles. An elementwise product of positions and frequencies stays in float32. A cast of the
 model casts its buffer of frequencies, and positions that take the dtype of the buffer are rounded. The same holds for a
-noise level between 0 and 1 that is cast to bfloat16 and then multiplied by 1000.
+noise level between 0 and 1 that is cast to bfloat16 and then multiplied by 1000, and for samples of sound that are
+multiplied by 32767 before they become integers.
 """,
     harm="""\
 The angles of 4096 positions and 32 frequencies came from a matmul under autocast. They were wrong by up to 2.2 radians
@@ -80,7 +86,8 @@ in float16 and 14.4 in bfloat16, and their cosines by up to 2.0. Of 5000 positio
 cosine were wrong by up to 8 radians in bfloat16 and 1 in float16. A buffer of frequencies that was cast with the model,
 and then multiplied in float32, gave angles that were wrong by up to 1.8 radians in bfloat16 and 0.65 in float16. Of the
 timesteps 0 to 999, bfloat16 kept 507. The coordinates of 1920 pixels between -1 and 1 were off by up to 1.8 pixels in
-bfloat16 and 0.2 in float16.
+bfloat16 and 0.2 in float16. A sample of 1, multiplied by 32767 in bfloat16 or float16, was 32768, which
+is -32768 as `int16`.
 """,
     bad_example="""\
 import torch

@@ -11,9 +11,10 @@ from .calls import annotate_call
 from .fragile import check_timesteps
 from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
+from .parameters import makes_parameters
 from .sums import annotate_sum, check_assigned_sum, check_item_write
 
-__all__ = ["assume_parameters", "may_get_low_tensors", "register"]
+__all__ = ["assume_parameters", "makes_parameters", "may_get_low_tensors", "register"]
 
 
 def register(handlers: HandlerTable) -> None:

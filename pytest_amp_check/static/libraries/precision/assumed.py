@@ -25,6 +25,8 @@ _OF_INTEGERS = re.compile(
     r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|len(?:gth)?s?|pos(?:itions?)?|steps?|size|num|n|dim"
     r"|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
 )
+#: Methods of complex tensors.
+_COMPLEX = frozenset(("conj", "is_complex"))
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
 _ANGLES = re.compile(r"(?:^|_)(?:freqs?|angles?|theta)$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
@@ -75,9 +77,9 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
         return True  # NumPy gets what a model has decoded.
     if function.cls is not None:
         return _is_module_method(interp, function, function.cls) and not any(
-            map(_chooses_dtype, function.cls.methods.values())
+            _chooses_dtype(each) or _is_of_complex_numbers(each) for each in function.cls.methods.values()
         )
-    return not _chooses_dtype(function) and (
+    return not (_chooses_dtype(function) or _is_of_complex_numbers(function)) and (
         any(_is_tensor(parameter.annotation) for parameter in function.parameters())
         or _names_torch(function)
         or not FILLS.isdisjoint(function.attributes_used())
@@ -133,6 +135,11 @@ def _chooses_dtype(function: Function) -> bool:
     """
     names = set(function.decorator_names())
     return "custom_fwd" in names or ("autocast" in names and not _disables_autocast(function))
+
+
+def _is_of_complex_numbers(function: Function) -> bool:
+    """Return True if a function conjugates numbers. Few ops have kernels for complex numbers of two halves."""
+    return not _COMPLEX.isdisjoint(function.attributes_used())
 
 
 def _disables_autocast(function: Function) -> bool:

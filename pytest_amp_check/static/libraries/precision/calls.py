@@ -49,6 +49,7 @@ from .events import emit_once
 from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, check_kernel, mean_traits
+from .parameters import check_new_parameter
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
 
@@ -89,6 +90,8 @@ def _apply_function(
     space, _, last = dotted.rpartition(".")
     if dotted in NUMBER_BUILTINS or space == "math":
         return NUMBER_INFO
+    if last == "Parameter":
+        check_new_parameter(interp, args, node)
     if last in kernels.ATTENTION:
         return _apply_attention(interp, args[:3], node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
@@ -116,7 +119,7 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
         return apply_op(interp, op)
     if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return apply_constructor(interp, op)
-    if op.name in ("long", "int") and not op.node.args:
+    if op.name in ("long", "int", "short") and not op.node.args:
         return DtypeInfo("int")
     if op.name in CAST_METHODS:
         return apply_cast(interp, op)

@@ -11,6 +11,7 @@ from ...interpreter.dtypes import (
     BOUNDED,
     CAST,
     GUESSED_LOW,
+    INTEGERS,
     LOW_DTYPES,
     NO_DTYPE_INFO,
     ON_CPU,
@@ -19,6 +20,7 @@ from ...interpreter.dtypes import (
     REGION_LEFT,
     ROUNDED,
     ROUNDED_PROBABILITY,
+    UNIFORM,
     ZEROS,
     DtypeInfo,
 )
@@ -26,7 +28,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
-from .fragile import check_turns
+from .fragile import check_integers, check_turns
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -34,30 +36,33 @@ CONSTRUCTORS = frozenset(
 )
 #: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 CAST_METHODS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+#: Integers that have more numbers than a low dtype.
+_INTEGERS = frozenset(f"torch.{name}" for name in "long int64 int32 int int16 short".split())
 CAST_METHODS.update(dict.fromkeys(("to", "type", "type_as"), ""))
 
 
 def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of a tensor constructor."""
-    zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    content = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    content |= {UNIFORM} if op.name in ("rand", "rand_like") else frozenset()
     positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
     cpu = frozenset({ON_CPU}) if _is_cpu(keywords_of(op.node).get("device")) else frozenset[str]()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
         if positions and dtype in LOW_DTYPES:
             return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
-        return DtypeInfo(dtype, positions | zeros | cpu)
+        return DtypeInfo(dtype, positions | content | cpu)
     if op.name.endswith("_like") or op.name.startswith("new_"):
         return (
-            op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*zeros)
+            op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*content)
             if op.argument_infos
-            else DtypeInfo("", zeros)
+            else DtypeInfo("", content)
         )
     if op.name == "arange":
         return DtypeInfo("int", positions | cpu)
     if "set_default_dtype" in interp.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
         return NO_DTYPE_INFO
-    return DtypeInfo("float32", zeros | cpu)
+    return DtypeInfo("float32", content | cpu)
 
 
 def _is_cpu(device: ast.expr | None) -> bool:
@@ -87,7 +92,7 @@ def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
         if is_tensor_dtype(fact):
             return fact.dtype
     name = resolve_callee(interp, node)
-    if name in ("torch.long", "torch.int64", "torch.int32", "torch.int"):
+    if name in _INTEGERS:
         return "int"
     return "bool" if name == "torch.bool" else torch_api.DTYPES.get(name or "", "")
 
@@ -105,6 +110,8 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
             check_cast_fill(interp, given, interp.assumed_dtype, op.node)
         return DtypeInfo("", given.traits & {POSITIONS, BEYOND_FLOAT16}, given.trait_node)
     low = dtype in LOW_DTYPES
+    if dtype in INTEGERS:
+        check_integers(interp, given, op.node)
     check_turns(interp, given, dtype, op.node)
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:

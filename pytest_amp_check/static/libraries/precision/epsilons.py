@@ -6,13 +6,19 @@ import ast
 
 from ....protocol import events as e
 from ....protocol import torch_api
+from ....protocol.events import UNKNOWN
 from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo, result_dtype
 from ...interpreter.interpreter import Interpreter
+from ...project.syntax import tail_name
 from ..arguments import literal_value
-from ..syntax_queries import keywords_of, operands_of
+from ..syntax_queries import constant_of_node, keywords_of, operands_of
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 #: Limits above which a number rounds to one in float16 and bfloat16: half a unit in the last place below one.
 _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
@@ -21,14 +27,56 @@ _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
 _NORMALIZE_EPSILON = 1e-12
 
 
-def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
-    """Return the constant of an expression if between zero and one (exclusive), else None."""
-    number = (
-        literal_value(interp.expression_values.get(node))
-        if isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
-        else None
-    )
-    return number if isinstance(number, float) and 0 < number < 1 else None
+def _emit_epsilon(
+    interp: Interpreter, fact: DtypeInfo, number: float | ast.expr | None, place: ast.AST, *, how: str, divides: bool
+) -> e.Epsilon | None:
+    """Record a number between zero and one that is added to a tensor, or bounds the tensor. Return the event, or None.
+
+    A default is one possible number.
+    """
+    if isinstance(number, ast.expr):
+        known = _find_constant(interp, number)
+        if known is UNKNOWN and interp.project.assumed_dtype:
+            known, fact = _find_default(interp, number), fact.with_traits(GUESSED_LOW)
+        number = known if isinstance(known, float) and 0 < known < 1 else None
+    if number is None:
+        return None
+    names = {"sum": SourceText(place)}
+    return emit_once(interp, e.Epsilon, place, fact, value=number, how=how, divides=divides, names=names)
+
+
+def _find_constant(interp: Interpreter, node: ast.expr) -> object:
+    if not isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
+        return None
+    return literal_value(interp.expression_values.get(node))
+
+
+def _find_default(interp: Interpreter, node: ast.expr) -> object:
+    """Return the default of a parameter, or of the attribute that the constructor sets to a parameter. None if unknown.
+
+    A caller may pass another number. Only a default that float16 rounds to zero is wrong for every tensor.
+    """
+    frame = interp.state.frame
+    function, name = frame.function, tail_name(node)
+    if isinstance(node, ast.Attribute):
+        given = frame.cls.assignments.get(name, []) if frame.cls is not None and _is_own(node) else []
+        if len(given) != 1 or not isinstance(given[0][1], ast.Name):
+            return None
+        function, name = given[0][0], given[0][1].id
+    elif len(interp.active_functions) > 1:
+        return None  # The caller has passed a number that is not known.
+    if function is None or any(part.id == name for part in function.nodes if _is_assigned(part)):
+        return None
+    number = constant_of_node(function.defaults().get(name))
+    return number if isinstance(number, float) and number <= torch_api.FLOAT16_ZERO else None
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _is_assigned(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> None:
@@ -41,12 +89,9 @@ def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> Non
 
 
 def check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: ast.AST, *, divides: bool) -> None:
-    number = _find_small_number(interp, node)
-    if number is not None:
-        names = {"sum": SourceText(place)}
-        event = emit_once(interp, e.Epsilon, place, fact, value=number, how="added", divides=divides, names=names)
-        if event is not None and divides:
-            event.divides = True
+    event = _emit_epsilon(interp, fact, node, place, how="added", divides=divides)
+    if event is not None and divides:
+        event.divides = True
 
 
 def check_clamp(interp: Interpreter, op: OpCall) -> None:
@@ -77,15 +122,10 @@ def check_normalization(interp: Interpreter, op: OpCall) -> None:
     if not op.first_info.may_underflow or result_dtype(op.name, op.first_info, autocast_state(interp)) == "float32":
         return
     bound = keywords_of(op.node).get("eps", op.other_arguments[2] if len(op.other_arguments) > 2 else None)
-    number = _NORMALIZE_EPSILON if bound is None else _find_small_number(interp, bound)
-    if number is not None:
-        names = {"sum": SourceText(op.node)}
-        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="normalized", divides=True, names=names)
+    number = _NORMALIZE_EPSILON if bound is None else bound
+    _emit_epsilon(interp, op.first_info, number, op.node, how="normalized", divides=True)
 
 
 def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:
     bound = keywords_of(op.node).get("min", op.other_arguments[0] if op.other_arguments else None)
-    number = _find_small_number(interp, bound) if bound is not None else None
-    if bound is not None and number is not None:
-        names = {"sum": SourceText(op.node)}
-        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)
+    _emit_epsilon(interp, op.first_info, bound, op.node, how="clamped", divides=False)

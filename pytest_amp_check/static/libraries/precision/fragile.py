@@ -19,9 +19,11 @@ from ...interpreter.dtypes import (
     REGION,
     ROUNDED,
     ROUNDED_PROBABILITY,
+    SCALED,
     SQUARE,
     SQUARE_SUM,
     TURNS,
+    UNIFORM,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
@@ -32,8 +34,8 @@ from ..syntax_queries import last_name
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
-#: Integers that bfloat16 represents exactly.
-_EXACT = 256
+#: Integers that bfloat16 and float16 represent exactly.
+_EXACT, _EXACT_FLOAT16 = 256, 2048
 
 
 def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
@@ -182,9 +184,27 @@ def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:
         number = literal_value(interp.expression_values.get(factor))
         if CAST not in fact.traits or fact.dtype == "float16" or not isinstance(number, (int, float)):
             continue
-        if _EXACT < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1)):
+        if _is_inexact_factor(number, _EXACT):
             names = {"call": SourceText(node)}
             emit_once(interp, e.LowPositions, node, fact, how="scaled", names=names)
+
+
+def _is_inexact_factor(number: float, exact: int) -> bool:
+    return exact < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1) != 0)
+
+
+def scaled_traits(interp: Interpreter, tensor: DtypeInfo, factor: ast.expr) -> tuple[str, ...]:
+    """Return the traits of a low tensor that is multiplied by a number."""
+    number = literal_value(interp.expression_values.get(factor))
+    exact = _EXACT if tensor.dtype == "bfloat16" else _EXACT_FLOAT16
+    is_scaled = tensor.is_low and isinstance(number, (int, float)) and _is_inexact_factor(number, exact)
+    return (SCALED,) if is_scaled else ()
+
+
+def check_integers(interp: Interpreter, given: DtypeInfo, cast: ast.AST) -> None:
+    """Report a cast to integers of numbers that were scaled in low precision."""
+    if SCALED in given.traits and given.is_low:
+        emit_once(interp, e.LowPositions, cast, given, how="integers", names={"call": SourceText(cast)})
 
 
 def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) -> None:
@@ -214,6 +234,17 @@ def check_gradient_norm(interp: Interpreter, node: ast.Call) -> None:
     if of_gradients and not widens:
         fact = DtypeInfo(interp.assumed_dtype)
         emit_once(interp, e.FragileMath, node, fact, how="gradient-norm", names={"call": SourceText(node)})
+
+
+def check_draws(interp: Interpreter, node: ast.Compare) -> None:
+    """Report a comparison of random numbers that were drawn in bfloat16, which has few numbers near one.
+
+    Float16 draws zero for one number of 4096, and the other shares are off by less than that.
+    """
+    for side in (node.left, *node.comparators):
+        fact = dtype_info_of(interp, side)
+        if UNIFORM in fact.traits and fact.dtype == "bfloat16":
+            emit_once(interp, e.FragileMath, node, fact, how="draws", names={"call": SourceText(node)})
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:

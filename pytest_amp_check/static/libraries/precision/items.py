@@ -19,6 +19,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..syntax_queries import constant_of_node, find_nodes, last_name
 from .dtype_info import dtype_info_of, evaluate_dtype_info
+from .parameters import find_weight_info
 
 #: Attributes of a tensor that are no tensor of its dtype. The output of a model has others: ``outputs.logits``.
 _TENSOR_ATTRIBUTES = frozenset(
@@ -42,8 +43,12 @@ def annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) -
         return value.with_dtype_info(receiver.dtype_info)
     if receiver is not None and receiver.kind == "tensor":
         return value.with_dtype_info(NO_DTYPE_INFO)
-    if value.dtype_info is NO_DTYPE_INFO and isinstance(node.value, ast.Name):
-        return value.with_dtype_info(_find_buffer_info(interp, node.attr))
+    if value.dtype_info is NO_DTYPE_INFO:
+        weight = find_weight_info(interp, node)
+        if weight is not NO_DTYPE_INFO:
+            return value.with_dtype_info(weight)
+        if isinstance(node.value, ast.Name):
+            return value.with_dtype_info(_find_buffer_info(interp, node.attr))
     return value
 
 

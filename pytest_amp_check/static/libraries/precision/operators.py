@@ -45,9 +45,11 @@ from .fragile import (
     check_angles,
     check_difference,
     check_distance,
+    check_draws,
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
+    scaled_traits,
 )
 from .matmuls import apply_matmul
 
@@ -55,6 +57,7 @@ _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
 
 
 def annotate_compare(interp: Interpreter, node: ast.Compare, value: Value) -> Value:
+    check_draws(interp, node)
     known = any(is_tensor_dtype(dtype_info_of(interp, side)) for side in (node.left, *node.comparators))
     return value.with_dtype_info(DtypeInfo("bool")) if known else value
 
@@ -83,6 +86,8 @@ def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value
         _check_scaled_late(interp, node, *(sides if is_product(node.left) else reversed(sides)))
     left, right = dtype_info_of(interp, node.left), dtype_info_of(interp, node.right)
     made = apply_operator(interp, kind, left, right, node, sides)
+    if kind is ast.Mult:
+        made = made.with_traits(*scaled_traits(interp, left, node.right), *scaled_traits(interp, right, node.left))
     return value.with_dtype_info(mark_product(interp, node, made))
 
 

@@ -27,7 +27,9 @@ from ...interpreter.dtypes import (
     POSITIONS,
     REGION,
     ROUNDED,
+    ROUNDINGS,
     SCALAR,
+    SCALED,
     SIGMOID,
     SOFTMAX,
     SQUARE,
@@ -46,10 +48,12 @@ from .events import emit_once
 from .fragile import (
     check_angles,
     check_grid,
+    check_integers,
     check_loss,
     check_probabilities,
     check_ranking,
     check_rotation,
+    scaled_traits,
     takes_inverse_frequencies,
 )
 from .matmuls import (
@@ -157,6 +161,7 @@ def _apply_numpy(interp: Interpreter, op: OpCall) -> DtypeInfo:
 
 
 def _apply_index_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    check_integers(interp, op.first_info, op.node)
     if ROUNDED in op.first_info.traits:
         emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how="index")
     return DtypeInfo("int")
@@ -188,6 +193,8 @@ def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | Non
         check_epsilon(interp, op.first_info, op.other_arguments[0], op.node, divides=False)
     sides = (op.tensor_node or op.node.args[0], op.other_arguments[0])
     made = apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
+    if op.name == "mul":
+        made = made.with_traits(*scaled_traits(interp, op.first_info, sides[1]))
     are_known = bool(promote_dtypes(op.first_info, op.argument_infos[1]))
     is_rotary = op.name == "outer" and made.is_low and are_known and takes_inverse_frequencies(op.node)
     if is_rotary and not made.traits & (POSITION_TRAITS - {FREQUENCIES}):
@@ -209,7 +216,7 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
         return DtypeInfo(dtype)
     if op.name in KEEP_TRAITS:
         return DtypeInfo(dtype, first.traits, first.trait_node)
-    fact = DtypeInfo(dtype, first.traits & (REGION_TRAITS | {SCALAR}))
+    fact = DtypeInfo(dtype, first.traits & (REGION_TRAITS | {SCALAR, *([SCALED] if op.name in ROUNDINGS else [])}))
     if op.name in _REDUCTIONS and not op.other_arguments and not op.keyword_infos:
         fact = fact.with_traits(SCALAR)
     _check_fragile_math(interp, op, fact)
@@ -270,7 +277,7 @@ _OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
     **dict.fromkeys(("item", "tolist", "size", "dim", "numel"), lambda interp, op: NUMBER_INFO),
     "numpy": _apply_numpy,
     **dict.fromkeys(INDEXED_WRITES, apply_indexed_write),
-    **dict.fromkeys(("long", "int"), _apply_index_cast),
+    **dict.fromkeys(("long", "int", "short"), _apply_index_cast),
     **dict.fromkeys(("argmax", "argmin", "nonzero", "argsort"), lambda interp, op: DtypeInfo("int")),
     "cumsum": _apply_cumsum,
     **dict.fromkeys("isnan isinf isfinite eq ne gt lt ge le".split(), lambda interp, op: DtypeInfo("bool")),

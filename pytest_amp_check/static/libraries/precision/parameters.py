@@ -1,0 +1,60 @@
+"""Trained parameters that a module computes from the weights of a layer that it receives."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ....protocol import torch_api
+from ....protocol.source_text import SourceText
+from ...interpreter.classes import role_of
+from ...interpreter.dtypes import NO_DTYPE_INFO, STORED, DtypeInfo
+from ...interpreter.interpreter import Interpreter
+from ...project.module import Function
+from ..syntax_queries import constant_of_node, keywords_of
+from .events import emit_once
+
+#: Parameters of the layers of torch.
+_WEIGHTS = frozenset(("weight", "bias"))
+
+
+def makes_parameters(interp: Interpreter, function: Function) -> bool:
+    """Return True for a constructor of a module that makes parameters and names the weights of a layer.
+
+    Only the option says in which dtype the layer stores them.
+    """
+    return (
+        bool(interp.project.assumed_dtype)
+        and function.name == "__init__"
+        and function.cls is not None
+        and not _WEIGHTS.isdisjoint(function.attributes_used())
+        and "Parameter" in function.module.identifiers
+        and role_of(interp, function.cls) == torch_api.MODULE
+    )
+
+
+def find_weight_info(interp: Interpreter, node: ast.Attribute) -> DtypeInfo:
+    """Return the dtype info of a weight of a layer that a constructor receives, in the assumed dtype."""
+    function = interp.state.frame.function
+    if node.attr not in _WEIGHTS or not interp.assumed_dtype or interp.assumes_region or function is None:
+        return NO_DTYPE_INFO
+    root: ast.expr = node.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    is_given = isinstance(root, ast.Name) and root.id in {each.arg for each in function.parameters()[1:]}
+    if not is_given or not makes_parameters(interp, function):
+        return NO_DTYPE_INFO
+    return DtypeInfo(interp.assumed_dtype, frozenset({STORED}))
+
+
+def check_new_parameter(interp: Interpreter, infos: list[DtypeInfo], node: ast.Call) -> None:
+    """Report a trained parameter that is computed from the weights of a layer in the assumed dtype.
+
+    A copy of the weights replaces them, so it has their dtype for the same reasons.
+    """
+    trains = keywords_of(node).get("requires_grad", node.args[1] if len(node.args) > 1 else None)
+    function = interp.state.frame.function
+    if function is None or not makes_parameters(interp, function) or (trains and constant_of_node(trains) is not True):
+        return
+    if infos and infos[0].is_low and STORED not in infos[0].traits:
+        emit_once(interp, e.LowParameter, node, infos[0], names={"call": SourceText(node)})
