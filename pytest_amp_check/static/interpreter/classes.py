@@ -12,6 +12,7 @@ from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import RUNNING_METHODS, enters_autocast
 from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler
+from .delegation import find_delegate_name
 from .disabled_flags import assigns_attribute
 from .expressions.attributes import attribute_of
 from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
@@ -452,7 +453,17 @@ def _instance_attribute(interp: Interpreter, receiver: Instance, name: str, node
     if receiver.tracked_object is not None and name in BINDABLE_METHODS["module"]:
         return BoundMethod(receiver, name)
     found = first_result(interp.handlers.inherited_attributes, interp, receiver, name, node)
+    delegate = _find_delegate(interp, receiver, name, node) if found is None else None
+    if delegate is not None:
+        return attribute_of(interp, delegate, name, node)
     return found or interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
+
+
+def _find_delegate(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    """Return the object to which a class delegates the attributes that it lacks, or None."""
+    method = method_of(interp, receiver.cls, "__getattr__")
+    wrapped = "" if method is None or receiver.tracked_object is not None else find_delegate_name(method)
+    return attribute_of(interp, receiver, wrapped, node) if wrapped not in ("", name) else None
 
 
 def _unless_overwritten(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
@@ -599,6 +610,9 @@ def _instance_method(
     assigned = _find_assigned_value(interp, receiver, name)
     if assigned is not None:
         return interp.call_value(assigned, args, keywords, node)
+    delegate = _find_delegate(interp, receiver, name, node)
+    if delegate is not None:
+        return for_each_alternative(interp, delegate, lambda each: interp.call_method(each, name, args, keywords, node))
     open_passed_mappings(interp, receiver, [*args, *keywords.values()])
     return call_unknown(
         interp, interp.unknown_value(("attribute of", receiver.key, name), expression_text(node)), args, keywords, node
