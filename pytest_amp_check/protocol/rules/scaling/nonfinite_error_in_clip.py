@@ -6,7 +6,7 @@ from ...event_graph import Program
 from ...events import Anomaly, Unscale
 from ...fix import UNSAFE
 from ...frameworks import FRAMEWORKS
-from ...rule import INFO, WARNING, Labels, Rule, Verdicts, ViolationKind
+from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
@@ -25,7 +25,7 @@ def _check_default(event: Unscale, program: Program) -> Labels:
     scaler = program.objects[event.subject].attributes
     framework = FRAMEWORKS[scaler.framework] if scaler.framework else None
     # Most trainings of an engine of unknown precision have no scaler, and then an error is right.
-    if framework is not None and scaler.doubt != INFO:
+    if framework is not None and not scaler.doubt:
         yield "clip-nonfinite-default", {"framework": framework.title}
 
 
