@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from ....protocol import events as e
 from ....protocol.events import Event
@@ -31,7 +30,11 @@ from .exits import merge_exits
 from .loop_items import few_items, is_data, is_uniform_loop, only_index
 from .loop_variables import havoc_loop_variables
 
-_Key = TypeVar("_Key")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Key = TypeVar("_Key")
 
 
 def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
