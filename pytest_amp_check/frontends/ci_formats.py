@@ -121,10 +121,10 @@ def _make_diagnostic(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         "severity": _REVIEWDOG[finding.severity],
         "code": code,
     }
-    if finding.witness:
+    if finding.trace:
         made["related_locations"] = [
             {"message": _format_cell_prefix(step.site) + step.text, "location": _make_location(step.site, sources)}
-            for step in finding.witness
+            for step in finding.trace
         ]
     if finding.fix is not None and finding.cell is None:
         # The lines of a fix in a notebook are no lines of the file. Reviewdog applies each suggestion separately.
@@ -192,7 +192,7 @@ def _format_test_case(path: str, finding: Finding, sources: SourceLines) -> str:
     line, column, _, _ = _find_region(finding.site, sources)
     name = f"{finding.code} {finding.name} ({line}:{column})"
     message = _format_cell_prefix(finding.site) + finding.message
-    steps = "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.witness)
+    steps = "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.trace)
     return (
         f"    <testcase name={quoteattr(name)} classname={quoteattr(_escape_xml(path))}>\n"
         f"      <failure message={quoteattr(_escape_xml(message))} type={quoteattr(finding.severity)}>"

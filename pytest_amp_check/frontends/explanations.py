@@ -38,9 +38,9 @@ def write_explanation(words: Sequence[str], *, in_full: bool, as_json: bool) -> 
     if as_json:
         from . import json_formats
 
-        told: Any = [rule.as_dict() for rule in rules] or [message.as_dict() for message in messages]
-        told = told[0] if len(rules) == 1 else told
-        sys.stdout.write(json_formats.dump_json(told))
+        explained: Any = [rule.as_dict() for rule in rules] or [message.as_dict() for message in messages]
+        explained = explained[0] if len(rules) == 1 else explained
+        sys.stdout.write(json_formats.dump_json(explained))
         return
     output.write_markdown(
         _format_pages(rules, messages, in_full=in_full), sys.stdout, output.is_color_wanted(sys.stdout)

@@ -122,14 +122,14 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
     """
     some, lead, events = "", "", []
     if not finding.certain:
-        if finding.witness and not finding.condition:
+        if finding.trace and not finding.condition:
             lead = ", on some paths, such as this one"
         else:
             some = "only on some paths" + (f", {make_printable(finding.condition)}" if finding.condition else "")
-    if finding.witness:
+    if finding.trace:
         lead = f"trace{lead}"
         before = ""
-        for step in finding.witness:
+        for step in finding.trace:
             called = _describe_caller(step.site)
             # Most paths stay in one function, whose call is shown once.
             events.append(

@@ -199,8 +199,8 @@ def _make_sarif_result(finding: Finding, rule: int, fingerprint: str, sources: S
         "locations": [_make_sarif_location(finding.site, sources)],
         "partialFingerprints": {"ampCheck/v1": fingerprint},
     }
-    if finding.witness:
-        steps = [(step.site, step.text) for step in finding.witness]
+    if finding.trace:
+        steps = [(step.site, step.text) for step in finding.trace]
         result["relatedLocations"] = [
             {"id": number, **_make_sarif_location(site, sources, text)} for number, (site, text) in enumerate(steps, 1)
         ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .source_lines import SourceLines
 
 #: Report attribute that is sent from worker to controller.
-CARRIED = "amp_recorded"
+REPORT_ATTRIBUTE = "amp_recorded"
 #: Maximum number of steps of one run, and maximum number of runs, in a report.
 STEPS, RUNS = 2_000, 500
 #: Chart width in columns without a known terminal, and the minimum width.
@@ -156,7 +156,7 @@ class RecordingPlugin:
                 run.memory = item.stash[fixtures.measured]
             report_data = self._make_report_data(run, report, item)
             if report_data is not None:
-                setattr(report, CARRIED, report_data)
+                setattr(report, REPORT_ATTRIBUTE, report_data)
         return report
 
     def _make_report_data(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
@@ -222,7 +222,7 @@ class RecordingPlugin:
     def _load_sources(self, findings: Sequence[Finding]) -> SourceLines:
         from . import source_lines
 
-        places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
+        places = [place for f in findings for place in (f.site, *(step.site for step in f.trace))]
         sites = [site for place in places for site in place.list_frames()]
         # Full paths, because the test may have changed the working folder.
         texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
@@ -261,7 +261,7 @@ class RecordingPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        report_data = getattr(report, CARRIED, None)
+        report_data = getattr(report, REPORT_ATTRIBUTE, None)
         if report_data is None or hasattr(self.config, "workerinput"):
             return
         from . import output
@@ -281,7 +281,7 @@ class RecordingPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
             return
-        runs = [json.loads(told) for report_data in self.reports_by_test.values() for told in report_data["runs"]]
+        runs = [json.loads(text) for report_data in self.reports_by_test.values() for text in report_data["runs"]]
         unwritten = []
         if self.report_path is not None:
             unwritten += self._write_report(runs, self.report_path)

@@ -70,7 +70,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         _strip_runner_frames(finding.site, folder),
         certain=finding.certain,
         condition=finding.condition,
-        witness=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.witness),
+        trace=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.trace),
     )
     copy.ranks, copy.remedy = finding.ranks, finding.remedy
     return copy

@@ -105,8 +105,8 @@ class RecordedScript:
                 requests.close()
                 return report(code)
             # A launcher asks all ranks to end as soon as one has failed, also ranks that have not printed their report.
-            is_told = self._report_rank(rank, code, ending)
-            code = code if is_told else report(code)
+            is_reported = self._report_rank(rank, code, ending)
+            code = code if is_reported else report(code)
             sys.stdout.flush()
             return code
 
@@ -219,7 +219,7 @@ class RecordedScript:
 
             self._gathered_ranks = GatheredRanks(rank.size)
             self._gathered_ranks.add_report(
-                rank.rank, {"told": make_rank_report(self._main_run, rank.rank), "run": self._main_run.as_dict()}
+                rank.rank, {"report": make_rank_report(self._main_run, rank.rank), "run": self._main_run.as_dict()}
             )
         return heard and not code
 

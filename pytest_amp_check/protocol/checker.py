@@ -227,9 +227,9 @@ class Checker:
         for index in self.walk_back(here):
             event = self.event_at(index)
             if isinstance(event, e.Handoff):
-                things = event.things
-                if key in things or any(
-                    self.program.objects[tracked_object].role == "scaler" for tracked_object in things
+                objects = event.objects
+                if key in objects or any(
+                    self.program.objects[tracked_object].role == "scaler" for tracked_object in objects
                 ):
                     return True
             if index == cause and cause != here[0]:

@@ -56,7 +56,7 @@ class Finding:
         "remedy",
         "severity",
         "site",
-        "witness",
+        "trace",
     )
 
     def __init__(
@@ -69,7 +69,7 @@ class Finding:
         *,
         certain: bool = True,
         condition: str = "",
-        witness: tuple[TraceStep, ...] = (),
+        trace: tuple[TraceStep, ...] = (),
         label: str = "",
         names: dict[str, str] | None = None,
         proven: bool = False,
@@ -82,7 +82,7 @@ class Finding:
         self.site = site
         self.certain = certain
         self.condition = condition
-        self.witness = witness
+        self.trace = trace
         self.label = label
         self.names = names or {}
         self.proven = proven
@@ -137,7 +137,7 @@ class Finding:
                     "location": {"row": s.site.line, "column": s.site.column + 1},
                     "text": s.text,
                 }
-                for s in self.witness
+                for s in self.trace
             ],
             "fix": self.fix.as_dict() if self.fix is not None else None,
             "url": None,

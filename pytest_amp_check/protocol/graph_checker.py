@@ -64,11 +64,11 @@ def check_without_callers(program: Program) -> list[Finding]:
 def _check_graphs(program: Program) -> Iterator[Found]:
     """Yield the findings of each graph, and of each single event."""
     for graph in program.graphs:
-        judge = _GraphChecker(graph, program)
-        for finding in judge.collect_findings():
+        checker = _GraphChecker(graph, program)
+        for finding in checker.collect_findings():
             yield finding, graph.entry_point
-        graph.was_widened = judge.was_widened
-        if judge.budget_exceeded:
+        graph.was_widened = checker.was_widened
+        if checker.budget_exceeded:
             path, line = graph.entry_point
             found = Site(path, line or 1, function=graph.name or "<module>")
             program.attributes.unread = program.attributes.unread or found
@@ -85,9 +85,9 @@ def _check_single_events(graph: Graph, program: Program) -> Iterator[Finding]:
 def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
-        witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
+        trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
         certain = not LABELS[label][1].certainty.always_possible
-        finding = make_finding(label, event.site, [event, *others], values, witness, certain=certain)
+        finding = make_finding(label, event.site, [event, *others], values, trace, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
                 yield finding, graph.entry_point
@@ -202,8 +202,8 @@ class _GraphChecker(GraphExplorer):
         forward = cause.forward if kind.cause.concerns_loss and isinstance(cause, e.ScaledLoss) else None
         if forward is not None:
             beside = forward.site
-        is_lent = forward is not None and beside.path != cause.site.path
-        site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_lent)
+        is_in_other_file = forward is not None and beside.path != cause.site.path
+        site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_in_other_file)
         certain = self.violation_counts[label, violation.cause, violation.detected_at] >= max(
             1, self.visit_counts[violation.detected_at]
         )

@@ -369,17 +369,17 @@ class GraphExplorer(GraphSummary):
 
     def occurs_every_turn(self, violation: Violation) -> bool:
         """Return True if a violation occurs in all states at its event that agree in the predicates no loop changes."""
-        lasting = ~self.varying_predicates
+        fixed = ~self.varying_predicates
         cause = self.event_at(violation.cause)
-        if cause is None or not any(lasting >> key & 1 == 0 for key, _ in cause.guards):
+        if cause is None or not any(fixed >> key & 1 == 0 for key, _ in cause.guards):
             # The caller's loop changes what decides the cause, unknown to this graph.
             return False
         violating = self.violating_states.get((violation.label, violation.cause, violation.detected_at), [])
         states = [point[1:3] for point in self.predecessors if point[0] == violation.detected_at]
         return any(
-            sum((truth ^ other_truth) & known & other_known & lasting == 0 for other_known, other_truth in states)
+            sum((truth ^ other_truth) & known & other_known & fixed == 0 for other_known, other_truth in states)
             - self.idle_counts[violation.detected_at]
-            <= sum((truth ^ other_truth) & known & other_known & lasting == 0 for other_known, other_truth in violating)
+            <= sum((truth ^ other_truth) & known & other_known & fixed == 0 for other_known, other_truth in violating)
             for known, truth in set(violating)
         )
 

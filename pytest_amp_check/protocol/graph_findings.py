@@ -83,8 +83,8 @@ def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
         is_off = any((key, truth) in decided_guards(event) for event in plain)
         if is_off and all((key, not truth) in decided_guards(event) for event in (*steps, *backwards)):
             values = {"clip": str(clips[0].names.get("call", "the clip"))}
-            witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
-            yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
+            trace = (TraceStep(clips[0].site, describe_event(clips[0])),)
+            yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, trace, certain=False)
             return
 
 
@@ -128,6 +128,6 @@ def find_trailing_windows(summary: GraphSummary) -> Iterator[Predicate]:
 
 def describe_trailing(test: Predicate) -> dict[str, str]:
     assert test.trailing_microbatches is not None
-    left, turns = test.trailing_microbatches
+    left, iterations = test.trailing_microbatches
     number = f"the last {left} of" if left > 1 else "the last of"
-    return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}
+    return {"window": str(test.text), "left": f"{number} {iterations} micro-batches"}

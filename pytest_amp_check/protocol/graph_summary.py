@@ -70,9 +70,9 @@ class GraphSummary(Checker):
         changing = self.varying_predicates = self._find_varying_predicates()
         for event in events:
             if isinstance(event, e.ZeroGrad):
-                lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
+                unchanged = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
                 for key in self.owner_keys(event):
-                    self.clearing_sites.setdefault(key, []).append((event.loops or (), lasting))
+                    self.clearing_sites.setdefault(key, []).append((event.loops or (), unchanged))
         self.zeroed_optimizers = set(self.clearing_sites)
         self.stepped_optimizers = {
             x.object for x in events if isinstance(x, (e.ScalerStep, e.Step)) and x.object is not None
@@ -84,10 +84,10 @@ class GraphSummary(Checker):
             if isinstance(event, (e.ScalerStep, e.Unscale)) and event.object in self.optimizer_index:
                 self.served_optimizers.setdefault(event.subject, set()).add(self.optimizer_index[event.object])
             if isinstance(event, e.Handoff):
-                things = event.things
-                self.escaped_objects.update(things)
+                objects = event.objects
+                self.escaped_objects.update(objects)
                 for matter in event.about:
-                    self.escape_effects[matter].update(things)
+                    self.escape_effects[matter].update(objects)
         self.sole_optimizers = self._find_sole_optimizers(events)
         for event in events:
             if isinstance(event, e.Restore):
@@ -121,8 +121,8 @@ class GraphSummary(Checker):
         steps: dict[int, list[set[tuple[int, bool]]]] = {}
         for event in events:
             if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
-                lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
-                steps.setdefault(self.optimizer_index[event.object], []).append(lasting)
+                unchanged = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
+                steps.setdefault(self.optimizer_index[event.object], []).append(unchanged)
         for one, mine in steps.items():
             for other, theirs in steps.items():
                 if other > one and not all(_are_exclusive(here, there) for here in mine for there in theirs):

@@ -172,9 +172,9 @@ class RunChecker(Checker):
             key = (label, _event_identity(event))
             self.on_violation(key, None)
             if key not in self.event_findings:
-                traced = event.witness if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
-                witness = tuple(TraceStep(site, text) for site, text in traced)
-                self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, witness)
+                traced = event.trace if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
+                trace = tuple(TraceStep(site, text) for site, text in traced)
+                self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, trace)
 
     # Single events.
 
@@ -325,8 +325,8 @@ class RunChecker(Checker):
             self.program.attributes,
         )
         for label, event, values, others in program_violations(run_program):
-            witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-            yield make_finding(label, self.find_own_site(event.site), [event, *others], values, witness)
+            trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
+            yield make_finding(label, self.find_own_site(event.site), [event, *others], values, trace)
 
 
 def _event_identity(event: Event) -> Identity:

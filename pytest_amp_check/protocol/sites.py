@@ -82,4 +82,4 @@ def is_test_file(path: str) -> bool:
 
 
 #: A trace: locations with texts.
-Witness = tuple[tuple[Site, str], ...]
+TraceFacts = tuple[tuple[Site, str], ...]

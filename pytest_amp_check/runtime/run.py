@@ -270,7 +270,7 @@ class Run:
             raise AssertionError("\n".join([f"{count}:", *lines]))
         if not self.steps_total and not allow_no_steps:
             raise AssertionError(
-                "No training step was recorded, so there was nothing to judge: nothing stepped an optimizer in this"
+                "No training step was recorded, so there was nothing to check: nothing stepped an optimizer in this"
                 " thread while the recording lasted (allow_no_steps=True where none is meant to)"
             )
 
@@ -337,7 +337,7 @@ class Run:
         steps = self._all_steps()
         if steps.lowest_scale is None or steps.highest_scale is None:
             raise AssertionError(
-                "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"
+                "No enabled GradScaler made a step in this recording, so its scale cannot be checked: step through"
                 " `scaler.step(optimizer)`; on a machine without CUDA a GradScaler for cuda switches itself off (use"
                 " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
             )
@@ -581,7 +581,7 @@ def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
 
 def finding_lines(finding: Finding) -> list[str]:
     lines = [f"{finding.site.location_text}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
-    lines += [f"    {number}. {s.site.location_text}: {s.text}" for number, s in enumerate(finding.witness, 1)]
+    lines += [f"    {number}. {s.site.location_text}: {s.text}" for number, s in enumerate(finding.trace, 1)]
     if finding.severity != INFO:
         lines.append(f"    amp-check explain {finding.code}")
     return lines

@@ -107,9 +107,9 @@ def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | No
     The location is the call that leads to the mistake; otherwise the nearest event before or after the mistake.
     """
     blamed = finding.site.location_text
-    trace_places = [step.site.location_text for step in finding.witness]
+    trace_places = [step.site.location_text for step in finding.trace]
     cause_index = trace_places.index(blamed) if blamed in trace_places else len(trace_places)
-    events = [*reversed(finding.witness[:cause_index]), *finding.witness[cause_index:]]
+    events = [*reversed(finding.trace[:cause_index]), *finding.trace[cause_index:]]
     sites = [
         *reversed(finding.site.list_frames()),
         *(site for step in events for site in reversed(step.site.list_frames())),
@@ -121,8 +121,6 @@ def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | No
     made = Finding(finding.code, finding.name, finding.severity, message, site_in_named, certain=finding.certain)
     made.condition, made.label, made.names = finding.condition, finding.label, finding.names
     made.remedy = finding.remedy
-    made.witness = (
-        finding.witness if blamed in trace_places else (*finding.witness, TraceStep(finding.site, "the mistake"))
-    )
+    made.trace = finding.trace if blamed in trace_places else (*finding.trace, TraceStep(finding.site, "the mistake"))
     made.elsewhere = finding.site
     return made

@@ -101,7 +101,7 @@ def _steps_without_scaler(program: Program, graph: Graph) -> bool:
     if not stepped:
         return False
     used = [x.subject for kind in (e.ScalerNew, e.Scale, e.Unscale, e.ScalerStep, e.Update) for x in events[kind]]
-    escaped = [key for event in events[e.Handoff] for key in event.things]
+    escaped = [key for event in events[e.Handoff] for key in event.objects]
     others = {x.object for x in program.iter_events() if isinstance(x, (e.ScalerStep, e.Unscale))}
     engines = any(program.objects[key].attributes.engine for key in stepped if key is not None)
     return not (used or escaped or engines or stepped & others)
@@ -249,7 +249,7 @@ def _mark_casts(program: Program) -> None:
             event = node.event
             if not isinstance(event, e.ModuleCast):
                 continue
-            trained = event.born or event.how == "trainer" or event.site.function.endswith("__init__")
+            trained = event.created or event.how == "trainer" or event.site.function.endswith("__init__")
             if not trained and event.subject is not None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
                 of_module = {

@@ -107,13 +107,13 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
         return [rename(location.path), *span, location.function, caller, location.cell]
 
     def encode_finding(found: Finding) -> list[Any]:
-        witness = [[encode_site(step.site), step.text] for step in found.witness]
+        trace = [[encode_site(step.site), step.text] for step in found.trace]
         entries = [
             [rename(path), line, [*map(encode_call, sorted(calls))]]
             for (path, line), calls in sorted(found.entries.items())
         ]
         fields = [found.code, found.severity, found.message, found.certain, found.condition]
-        return [*fields, encode_site(found.site), witness, entries, found.label, found.names, found.remedy]
+        return [*fields, encode_site(found.site), trace, entries, found.label, found.names, found.remedy]
 
     def encode_call(call: Call) -> list[Any]:
         return [rename(call[0]), call[1], call[2]]
@@ -157,10 +157,10 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
         return Site(rename(path), *span, parse_text(function), outer, parse_number(cell) if cell is not None else None)
 
     def decode_finding(found: Any) -> Finding:
-        code, severity, message, certain, condition, encoded_site, witness, entries, label, names, remedy = found
+        code, severity, message, certain, condition, encoded_site, trace, entries, label, names, remedy = found
         if severity not in SEVERITIES or label not in labels:
             raise ValueError(severity, label)
-        steps = tuple(TraceStep(decode_site(encoded), parse_text(said)) for encoded, said in witness)
+        steps = tuple(TraceStep(decode_site(encoded), parse_text(said)) for encoded, said in trace)
         made = Finding(
             code,
             RULES[code].name,
@@ -170,7 +170,7 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
             certain=parse_bool(certain),
             remedy=parse_text(remedy),
         )
-        made.condition, made.witness = parse_text(condition), steps
+        made.condition, made.trace = parse_text(condition), steps
         made.label, made.names = parse_text(label), {parse_text(key): parse_text(said) for key, said in names.items()}
         made.entries = {
             (rename(encoded), parse_number(line)): frozenset(map(decode_call, calls))

@@ -23,7 +23,7 @@ class Settings:
     helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
     devices           device types on which the code runs, if known
-    assumed_dtype     assumed dtype of floating-point inputs and weights, "" to judge by evidence in the project
+    assumed_dtype     assumed dtype of floating-point inputs and weights, "" to decide by evidence in the project
     largest           maximum size of a parsed file in bytes of code, 0 for no limit
     """
 

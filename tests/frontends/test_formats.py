@@ -83,7 +83,7 @@ def test_full_shows_frame_marks_witness_and_the_next_command() -> None:
         TraceStep(Site("train.py", 4, 4, 4, 37), "the loss is scaled"),
         TraceStep(Site("train.py", 5, 4, 5, 44), "the gradients are clipped"),
     )
-    assert full(finding(witness=steps)) == (
+    assert full(finding(trace=steps)) == (
         "train.py:5:5: AMP201 [error] clip-before-unscale: gradients are scaled: unscale first\n"
         "  |\n"
         "4 |     scaler.scale(model(x)).backward()\n"
@@ -107,9 +107,9 @@ def test_full_says_on_which_paths_it_holds_and_from_where_a_helper_was_called() 
     assert "\n  only on some paths, when `use_amp` is true\n" in shown
     assert "\n  called from:\n    train.py:4\n         scaler.scale(model(x)).backward()\n" in shown
     step = TraceStep(Site("train.py", 5, 4, caller=caller), "the gradients are clipped")
-    assert "    1. train.py:5 (called from train.py:4): the gradients are clipped\n" in full(finding(witness=(step,)))
+    assert "    1. train.py:5 (called from train.py:4): the gradients are clipped\n" in full(finding(trace=(step,)))
     assert "only on some paths\n" in full(finding(certain=False))
-    shown = full(finding(certain=False, witness=(step,)))
+    shown = full(finding(certain=False, trace=(step,)))
     assert shown.count("paths") == 1
     assert "\n  trace, on some paths, such as this one:\n    1. " in shown
     assert "paths" not in full(finding())
@@ -119,9 +119,7 @@ def test_a_call_is_named_once_while_a_path_stays_in_it() -> None:
     caller, other = Site("train.py", 2), Site("train.py", 3)
     where = [None, caller, caller, other, None, other]
     steps = tuple(TraceStep(Site("train.py", 4, caller=site), f"step {n}") for n, site in enumerate(where))
-    called = [
-        line.partition("train.py:4")[2] for line in full(finding(witness=steps)).splitlines() if ": step " in line
-    ]
+    called = [line.partition("train.py:4")[2] for line in full(finding(trace=steps)).splitlines() if ": step " in line]
     assert called == [
         ": step 0",
         " (called from train.py:2): step 1",
@@ -269,7 +267,7 @@ def test_a_place_that_a_notebook_does_not_have_is_its_first_line(tmp_path: Path)
 def test_colour_changes_no_character() -> None:
     steps = (TraceStep(Site("train.py", 4, 4, 4, 37), "the loss is scaled"),)
     found = [
-        finding(witness=steps, message="`x[0]` [red]is[/red] :smile: 'quoted' 123 https://a.b"),
+        finding(trace=steps, message="`x[0]` [red]is[/red] :smile: 'quoted' 123 https://a.b"),
         finding(line=1, column=0, end_column=3, severity="info", certain=False),
         finding(line=3, column=0, end_line=6, end_column=2, severity="warning", message="x" * 300),
     ]
@@ -346,7 +344,7 @@ def test_statistics_count_by_rule_the_most_frequent_first() -> None:
 
 
 def test_json_is_the_findings_own_dictionaries() -> None:
-    found = [finding(message="é \udce9"), finding("b.py", severity="info", witness=(TraceStep(Site("b.py", 1), "s"),))]
+    found = [finding(message="é \udce9"), finding("b.py", severity="info", trace=(TraceStep(Site("b.py", 1), "s"),))]
     shown = json_formats.format_json(found)
     assert shown.isascii()
     assert json.loads(shown) == [f.as_dict() for f in found]
@@ -399,7 +397,7 @@ def test_sarif_holds_rules_results_and_the_way_to_them() -> None:
         TraceStep(Site("train.py", 5, 4), "clipped"),
     )
     run = sarif(
-        finding(witness=steps),
+        finding(trace=steps),
         finding(code="AMP901", severity="warning", line=1, column=0, end_column=3),
         finding(code="AMP503", severity="info", certain=False, condition="when `bf16` is true"),
     )

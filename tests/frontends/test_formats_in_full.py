@@ -29,7 +29,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def findings() -> list[Finding]:
     first, clip = Site("a.py", 1, 4, 1, 12), Site("a.py", 2, 0, 2, 7)
     error = Finding(
-        "AMP201", "clip-before-unscale", "error", "scaled: unscale", clip, witness=(TraceStep(first, "scales"),)
+        "AMP201", "clip-before-unscale", "error", "scaled: unscale", clip, trace=(TraceStep(first, "scales"),)
     )
     error.fix = Fix(SAFE, "Unscale first", lambda: [Edit(2, 9, 2, 9, "u()\n")])
     rare = Finding(

@@ -65,7 +65,7 @@ def test_sarif_keeps_to_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
 
     validator = jsonschema.validators.validator_for(schema)(schema, format_checker=jsonschema.FormatChecker())
     steps = (TraceStep(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),)
-    one = finding(witness=steps, message=ODD, certain=False)
+    one = finding(trace=steps, message=ODD, certain=False)
     one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 0, 2, 4, "é\n")])
     log: dict[str, Any] = {}
     for home in ("", "https://example.org/docs"):
@@ -106,7 +106,7 @@ def test_junit_is_read_by_a_parser_of_junit(tmp_path: Path) -> None:
     junitparser = pytest.importorskip("junitparser")
     path = tmp_path / "report.xml"
     steps = (TraceStep(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),)
-    path.write_text(shown("junit", finding(message=ODD), finding(line=3), finding("b.py", witness=steps)), "utf-8")
+    path.write_text(shown("junit", finding(message=ODD), finding(line=3), finding("b.py", trace=steps)), "utf-8")
     report = junitparser.JUnitXml.fromfile(str(path))
     assert (report.name, report.tests, report.failures, report.errors) == ("amp-check", 3, 3, 0)
     suites = {suite.name: list(suite) for suite in report}
@@ -161,7 +161,7 @@ def test_rdjson_is_taken_by_a_validator_of_it() -> None:
 const judge = new tool.RDFormatValidator({strictMode: true, allowExtraFields: false})
 judge.validateString(given).then((said) => tell(JSON.stringify([said.valid, said.errors, said.warnings])))
 """
-    one = finding(witness=(TraceStep(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),), message="100%\nmore")
+    one = finding(trace=(TraceStep(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),), message="100%\nmore")
     one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 0, 2, 4, "é\n")])
     log = shown(
         "rdjson", one, finding("src/b c.ipynb", 1, cell=2), finding(severity="info"), finding(severity="warning")
@@ -244,7 +244,7 @@ def test_gitlab_has_what_its_documentation_asks_for() -> None:
 
 
 def test_rdjson_counts_bytes_and_suggests_one_edit() -> None:
-    one = finding(witness=(TraceStep(Site("src/train.py", 1, 0, 1, 5), "first"),))
+    one = finding(trace=(TraceStep(Site("src/train.py", 1, 0, 1, 5), "first"),))
     one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 11, 2, 18, "done")])
     log = json.loads(shown("rdjson", one))
     assert log["source"] == {"name": "amp-check"}

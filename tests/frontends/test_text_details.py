@@ -283,7 +283,7 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str | None
     )
     shown = output.render_plain(
         finding_text.format_full(
-            [finding(certain=False, condition=condition, witness=steps)],
+            [finding(certain=False, condition=condition, trace=steps)],
             source_lines.SourceLines({"a.py": "one()\ntwo()\n"}),
         )
     )

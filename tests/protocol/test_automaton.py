@@ -781,8 +781,8 @@ def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP201", clip.site.line)
     assert finding.certain and finding.condition == ""
-    assert [step.site.line for step in finding.witness] == [3, 1, 4]
-    assert all(step.text for step in finding.witness)
+    assert [step.site.line for step in finding.trace] == [3, 1, 4]
+    assert all(step.text for step in finding.trace)
 
 
 def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
@@ -1074,4 +1074,4 @@ def test_no_graph_breaks_the_judge(data: st.DataObject) -> None:
     assert [f.order() for f in findings] == sorted(f.order() for f in findings)
     assert {f.code for f in findings} <= set(RULES)
     assert all(1 <= f.line <= drawing.lines for f in findings), shown(findings)
-    assert all(1 <= step.site.line <= drawing.lines for f in findings for step in f.witness)
+    assert all(1 <= step.site.line <= drawing.lines for f in findings for step in f.trace)

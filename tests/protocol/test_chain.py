@@ -87,7 +87,7 @@ def test_a_mistake_is_told_once_however_often_it_is_made(run: Training, turns: i
     finding = only(run)
     assert (finding.code, finding.site) == ("AMP201", run.at("clip"))
     assert finding.certain
-    assert [step.site for step in finding.witness] == [
+    assert [step.site for step in finding.trace] == [
         run.at("backward"),
         run.at("clip"),
         run.at(name_of_kind(e.ScalerStep)),
@@ -108,7 +108,7 @@ def test_the_path_is_shown_where_a_long_run_has_gone_on_since(run: Training) -> 
         run.chain.flush()
     run.step(clip="clip")
     finding = only(run)
-    assert [step.site for step in finding.witness] == [
+    assert [step.site for step in finding.trace] == [
         run.at("backward"),
         run.at("clip"),
         run.at(name_of_kind(e.ScalerStep)),
@@ -363,14 +363,12 @@ def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
 def test_facts_that_come_late_have_their_witness(run: Training) -> None:
     event = e.NotFinite(run.at("there"), how="overflow")
     run.chain.check_event(event)
-    event.witness = ((run.at("before"), "it grew"),)
+    event.trace = ((run.at("before"), "it grew"),)
     run.chain.check_event(event)
-    assert only(run).witness == ()
-    later = e.NotFinite(run.at("later"), how="overflow", witness=((run.at("before"), "it grew"),))
+    assert only(run).trace == ()
+    later = e.NotFinite(run.at("later"), how="overflow", trace=((run.at("before"), "it grew"),))
     run.chain.check_event(later)
-    assert [(step.site, step.text) for step in run.chain.collect_findings()[1].witness] == [
-        (run.at("before"), "it grew")
-    ]
+    assert [(step.site, step.text) for step in run.chain.collect_findings()[1].trace] == [(run.at("before"), "it grew")]
 
 
 class Counting(RunChecker):
@@ -521,7 +519,7 @@ def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -
     run.add(e.Update)
     finding = only(run)
     assert (finding.code, finding.site) == ("AMP202", call)
-    assert [step.site for step in finding.witness] == [run.at("backward"), helper]
+    assert [step.site for step in finding.trace] == [run.at("backward"), helper]
 
 
 def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: Training) -> None:

@@ -28,17 +28,17 @@ WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "back-custom": (e.Backward, {"custom": True}),
     "back-uneven": (e.Backward, {"uneven": True}),
     "back-twice": (e.Backward, {"twice": True}),
-    "back-opaque": (e.Backward, {"opaque": True}),
+    "back-opaque": (e.Backward, {"of_unknown_value": True}),
     "back-given": (e.Backward, {"given": True, "divided": True}),
     "back-several": (e.Backward, {"several": True, "divided": True}),
     "back-outside": (e.Backward, {"outside": True, "divided": True}),
     "micro": (e.Backward, MICRO),
     "micro-whole": (e.Backward, {"inside": e.MICRO}),
-    "micro-apart": (e.Backward, {**MICRO, "apart": True}),
+    "micro-apart": (e.Backward, {**MICRO, "no_sync": True}),
     "micro-vague": (e.Backward, {"inside": e.MICRO, "vague": True}),
     "micro-averaged": (e.Backward, {**MICRO, "averaged": ()}),
     "micro-averaged-if": (e.Backward, {**MICRO, "averaged": ("a{",)}),
-    "micro-averaged-apart": (e.Backward, {**MICRO, "averaged": (), "apart": True}),
+    "micro-averaged-apart": (e.Backward, {**MICRO, "averaged": (), "no_sync": True}),
     "loose": (e.Backward, {"inside": e.LOOSE, "divided": True}),
     "raw": (e.Backward, {"divided": True}),
     "raw-custom": (e.Backward, {"custom": True}),
@@ -136,7 +136,7 @@ def said(drawing: Drawing, word: str) -> Event:
     elif name == "give":
         facts["given"] = keys
     elif kind == e.Handoff:
-        facts["things"] = keys or ((drawing.program.objects[-1] if other else drawing.scaler).key,)
+        facts["objects"] = keys or ((drawing.program.objects[-1] if other else drawing.scaler).key,)
     event = drawing.event(kind, numbers[0] if numbers else 0, **facts)
     if kind in OF_SCALERS or (kind == e.Backward and not name.startswith("raw")):
         event.subject = drawing.scaler.key
@@ -725,7 +725,7 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
 )
 def test_the_path_shows_what_matters_to_the_fault(words: str, shown: list[int]) -> None:
     (finding,) = found(words)
-    assert [step.site.line for step in finding.witness] == shown
+    assert [step.site.line for step in finding.trace] == shown
 
 
 def test_what_was_unscaled_of_another_optimizer_is_nothing_to_this_one() -> None:
@@ -943,7 +943,7 @@ def test_the_condition_is_about_the_optimizers_concerned() -> None:
 
 def test_the_path_shows_what_is_about_the_optimizers_concerned() -> None:
     (finding,) = found("zero01 back01 unscale unscale1 unscale step step1 update", optimizers=2)
-    assert [step.site.line for step in finding.witness] == [3, 5]
+    assert [step.site.line for step in finding.trace] == [3, 5]
 
 
 def test_a_step_that_is_left_out_is_one_by_that_scaler() -> None:
@@ -1284,7 +1284,7 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
         {"events": {3: AVERAGED, 4: AVERAGED}},
         "3 AMP306",
     ),
-    ("zero micro micro step update", 1, {"events": {2: {"averaged": (), "apart": True}, 3: {"averaged": ()}}}, ""),
+    ("zero micro micro step update", 1, {"events": {2: {"averaged": (), "no_sync": True}, 3: {"averaged": ()}}}, ""),
     ("zero micro01 micro01 step step1 update", 2, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, "2 AMP306"),
     ("zero micro micro step step1 update", 2, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, ""),
     ("zero back back step update", 1, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, ""),
@@ -1446,7 +1446,7 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     ),
     ("zero micro zero micro step update hand", 1, {}, "3 AMP304"),
     ("zero micro zero micro step update hand", 1, {"events": {7: {"given": (1,)}}}, ""),
-    ("zero micro micro step update", 1, {"events": {2: AVERAGING, 3: {**AVERAGING, "apart": True}}}, "3 AMP305"),
+    ("zero micro micro step update", 1, {"events": {2: AVERAGING, 3: {**AVERAGING, "no_sync": True}}}, "3 AMP305"),
     ("zero back other-update step update", 1, {"made": True}, ""),
     ("zero back update step update", 1, {"made": True}, "3 AMP207"),
     ("zero01 back01 step update step1 other-update", 2, {"made": True}, "4 AMP207"),

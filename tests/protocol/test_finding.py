@@ -10,8 +10,8 @@ SITE = Site("train.py", 3, 4, 3, 21)
 
 
 def found(code: str = "AMP201", site: Site = SITE, *, certain: bool = True) -> Finding:
-    witness = (TraceStep(Site("train.py", 2, 8), "backward"), TraceStep(SITE, "the clip"))
-    return Finding(code, "clip-before-unscale", "error", "Clipped.", site, certain=certain, witness=witness)
+    trace = (TraceStep(Site("train.py", 2, 8), "backward"), TraceStep(SITE, "the clip"))
+    return Finding(code, "clip-before-unscale", "error", "Clipped.", site, certain=certain, trace=trace)
 
 
 def test_rows_and_columns_are_counted_from_one() -> None:

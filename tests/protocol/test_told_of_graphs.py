@@ -110,8 +110,8 @@ def test_what_skips_the_step_is_named_before_what_comes_of_it(skips: bool) -> No
     drawing.line(skipping, *last)
     (finding,) = drawing.findings()
     assert finding.code == "AMP209"
-    assert [step.site.line for step in finding.witness] == ([3, 90, 5] if skips else [3, 5])
-    assert [step.text for step in finding.witness].count("the step is skipped") == skips
+    assert [step.site.line for step in finding.trace] == ([3, 90, 5] if skips else [3, 5])
+    assert [step.text for step in finding.trace].count("the step is skipped") == skips
     assert finding.names.get("skip") == ("continue" if skips else None)
 
 

@@ -115,8 +115,8 @@ def test_the_op_that_made_it_is_named(how: str, op: str, result: str, why: str, 
     assert finding.message.startswith(f"`{op}` in `middle` (Middle) produces {result} in step 3")
     assert why in finding.message
     # The trace begins with the preceding modules, and ends with the first bad output.
-    assert [step.text.partition(" gives")[0] for step in finding.witness][:1] == ["`first` (Linear)"]
-    assert finding.witness[-1].text.endswith("went bad first")
+    assert [step.text.partition(" gives")[0] for step in finding.trace][:1] == ["`first` (Linear)"]
+    assert finding.trace[-1].text.endswith("went bad first")
 
 
 class Guarded(nn.Module):
@@ -544,7 +544,7 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
     (finding,) = run.findings
     assert finding.code == "AMP801"
     assert "`log` in code outside of modules" in finding.message
-    assert finding.witness[-1].site.line == line_of("sinks")
+    assert finding.trace[-1].site.line == line_of("sinks")
 
 
 def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> None:
@@ -566,7 +566,7 @@ def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> Non
     assert finding.code == "AMP801"
     assert "the gradient of `SqrtBackward0`" in finding.message
     assert "because the derivative of a square root is infinite at zero" in finding.message
-    assert finding.witness[-1].site.line == line_of("infinite")
+    assert finding.trace[-1].site.line == line_of("infinite")
 
 
 def test_assert_finite_tells_what_was_found() -> None:

@@ -276,7 +276,7 @@ def test_a_cause_is_told_of_before_a_scale_sinks_for_another_one() -> None:
     ]
     (sunk,) = [finding for finding in run.findings if finding.code == "AMP801"]
     assert "`log` in code outside of modules" in sunk.message
-    assert sunk.witness[-1].site.line == line_of("sinks")
+    assert sunk.trace[-1].site.line == line_of("sinks")
     assert (run.bad_losses, run.first_bad_loss) == (16, 2)
 
 

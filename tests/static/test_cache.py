@@ -79,7 +79,7 @@ def tree(tmp_path: Path) -> Path:
 def said(root: Path, cache: str | None = None, settings: Settings | None = None) -> str:
     """Return the complete output of a check of a tree."""
     report = check_paths([str(root)], settings, cache=cache)
-    shown = [(f.as_dict(), [s.site.list_frames().__repr__() for s in f.witness]) for f in report.findings]
+    shown = [(f.as_dict(), [s.site.list_frames().__repr__() for s in f.trace]) for f in report.findings]
     return json.dumps([shown, report.files], indent=1)
 
 

@@ -110,7 +110,7 @@ def test_cells_are_one_program_and_findings_are_where_they_stand_in_them() -> No
     assert {(finding.cell, finding.line, finding.code)} == marked(*cells) == {(4, CLIP, "AMP201")}
     assert finding.filename == "some/train.ipynb"
     assert (finding.site.column, finding.site.end_column) == (4, 4 + len("clip_grad_norm_(model.parameters(), 1.0)"))
-    assert [(step.site.cell, step.site.line) for step in finding.witness] == [(4, 5), (4, 6), (4, 7)]
+    assert [(step.site.cell, step.site.line) for step in finding.trace] == [(4, 5), (4, 6), (4, 7)]
 
 
 def test_a_helper_in_one_cell_is_followed_from_another() -> None:
@@ -118,7 +118,7 @@ def test_a_helper_in_one_cell_is_followed_from_another() -> None:
     loop = LOOP.replace("scaler.scale(loss).backward()", "back(loss)")
     (finding,) = check_source(notebook(SETUP, helper, loop), "train.ipynb")
     assert (finding.cell, finding.line, finding.code) == (3, CLIP, "AMP201")
-    scaled = finding.witness[0].site
+    scaled = finding.trace[0].site
     assert (scaled.cell, scaled.line) == (2, 2)
     assert scaled.caller is not None
     assert (scaled.caller.cell, scaled.caller.line) == (3, 5)
@@ -498,7 +498,7 @@ def test_a_notebook_has_the_findings_of_its_script(data: st.DataObject) -> None:
         return (*line, *end, site.column, site.end_column, site.function)
 
     def told(finding: Finding) -> tuple[object, ...]:
-        steps = tuple((s.text, *map(place, s.site.list_frames())) for s in finding.witness)
+        steps = tuple((s.text, *map(place, s.site.list_frames())) for s in finding.trace)
         return (finding.code, finding.message, finding.severity, finding.certain, place(finding.site), steps)
 
     expected = sorted(map(told, check_source(script, "train.py")))

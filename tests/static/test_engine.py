@@ -69,7 +69,7 @@ def test_findings_of_a_text() -> None:
         row = SCRIPT.split("\n")[finding.line - 1]
         assert row[finding.site.column :].startswith(("torch.nn.utils.clip_grad_norm_", "scaler.step"))
         assert "`scaler" in finding.message
-        assert finding.witness
+        assert finding.trace
 
 
 def test_a_text_without_a_name_is_called_a_string() -> None:

@@ -1085,7 +1085,7 @@ for x in loader:
 """
     (found,) = check_source(head + "    scaler.scale(other).backward(retain_graph=True)\n" * passes + tail)
     assert found.code == "AMP212"
-    assert [step.site.line for step in found.witness] == lines
+    assert [step.site.line for step in found.trace] == lines
 
 
 def test_of_a_long_expression_the_beginning_is_said() -> None:

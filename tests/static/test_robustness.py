@@ -44,7 +44,7 @@ def sound(findings: list[Finding], text: str) -> None:
         assert finding.site.end_line >= finding.line
         assert finding.message and "\n" not in finding.message
         assert finding.as_dict()["code"] == finding.code
-        for step in finding.witness:
+        for step in finding.trace:
             assert step.text
             assert step.site.line >= 1
 

@@ -101,7 +101,7 @@ def test_what_skips_the_step_is_named(name: str) -> None:
     source = HEAD + "".join(indent(dedent(part), "        ") for part in (FED, parts))
     found = next(f for f in check_source(source) if f.code == "AMP209")
     assert found.message.endswith(f"call `scaler.update()` also where {said}")
-    (step,) = [step for step in found.witness if step.text == "the step is skipped"]
+    (step,) = [step for step in found.trace if step.text == "the step is skipped"]
     assert source.split("\n")[step.site.line - 1].strip() == line
 
 
@@ -186,7 +186,7 @@ def test_what_a_helper_saves_is_called_as_whoever_gives_it_does() -> None:
 
 def test_the_steps_that_lead_to_it_are_those_that_its_rule_is_about() -> None:
     found = only(FED, "scaler.step(optimizer)\n")
-    assert [(step.site.line, step.text) for step in found.witness] == [(13, "the scaler steps the optimizer")]
+    assert [(step.site.line, step.text) for step in found.trace] == [(13, "the scaler steps the optimizer")]
 
 
 @pytest.mark.parametrize(("called", "certain"), [("k.done(optimizer)", False), ("k.done(model)", True)])

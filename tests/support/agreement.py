@@ -189,7 +189,7 @@ class Verdict(NamedTuple):
         ran = {_place(finding) for finding in self.run.findings}
         unseen = []
         for finding in read:
-            places = {finding.line, *(step.site.line for step in finding.witness)}
+            places = {finding.line, *(step.site.line for step in finding.trace)}
             due = finding.code in COMPARED and finding.certain and places <= self.lines
             if finding.label in SEEN_IN_SOURCE:
                 due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run, finding)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The draft that validate-pyproject requires.
-DRAFT = "http://json-schema.org/draft-07/schema#"
+DIALECT = "http://json-schema.org/draft-07/schema#"
 #: A name, not an address.
 SCHEMA_ID = "urn:pytest-amp-check:configuration"
 _RULES = {"$ref": "#/definitions/rules"}
@@ -81,7 +81,7 @@ def make_schema(tool_name: str = "amp-check") -> dict[str, Any]:
             # In this draft, what stands beside a reference is ignored.
             properties[option.key] = {"allOf": [held], **more} if "$ref" in held else {**held, **more}
     return {
-        "$schema": DRAFT,
+        "$schema": DIALECT,
         "$id": SCHEMA_ID,
         "title": f"Table {TABLE} of pyproject.toml, and the content of amp-check.toml",
         "type": "object",

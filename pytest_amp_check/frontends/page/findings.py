@@ -22,10 +22,10 @@ MOST = 500
 
 
 def serialize_findings(findings: Iterable[Finding], sources: SourceLines) -> list[dict[str, Any]]:
-    """Return findings as plain data, with the terminal's data of each finding under the key ``told``."""
+    """Return findings as plain data, with the terminal's data of each finding under the key ``terminal``."""
     from .. import finding_text
 
-    return [{**finding.as_dict(), "told": finding_text.finding_data(finding, sources)} for finding in findings]
+    return [{**finding.as_dict(), "terminal": finding_text.finding_data(finding, sources)} for finding in findings]
 
 
 def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> str:
@@ -46,7 +46,7 @@ def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] |
 def _render_article(finding: Mapping[str, Any], violation: Mapping[str, Any] | None) -> str:
     severity, code = finding["severity"], finding["code"]
     named = f'<a href="#rule-{code}">{code}</a>' if code in RULES else html_parts.escape_text(code)
-    data = finding.get("told") or _make_finding_data(finding)
+    data = finding.get("terminal") or _make_finding_data(finding)
     some = f'<p class="muted">{html_parts.escape_text(data["some"].capitalize())}.</p>' if data["some"] else ""
     return (
         f'<article class="finding {severity}"><p class="severity">'

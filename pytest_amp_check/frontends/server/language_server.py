@@ -223,7 +223,7 @@ class CheckServer:
         if not finding.certain:
             message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
         related = []
-        for step in finding.witness:
+        for step in finding.trace:
             if step.site.path == document.name:
                 located = document.find_location(step.site)
             else:

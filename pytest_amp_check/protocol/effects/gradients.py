@@ -40,7 +40,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     averaged = certain and _averages_grads(event, ctx.state)
     served = checker.served_optimizers.get(ctx.subject_key, ())
     kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if ctx.subject_key >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
-    if event.opaque or (event.given and checker.program.attributes.scales_apart):
+    if event.of_unknown_value or (event.given and checker.program.attributes.scales_apart):
         kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
@@ -64,7 +64,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
             loss_divided=event.divided,
             window_open=i in open_windows,
             loop_kind=event.inside if key in checker.stepped_optimizers else "",
-            no_sync=event.apart,
+            no_sync=event.no_sync,
         )
 
 
@@ -109,7 +109,7 @@ def check_leftover_grads(checker: Checker, ctx: EventContext, i: int) -> None:
             if event.owners is None or key in event.owners:
                 return
         elif isinstance(event, e.Handoff):
-            if key in event.things:
+            if key in event.objects:
                 return
         elif isinstance(event, e.Backward):
             if event.feeds is None:
@@ -288,10 +288,10 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext, event: e.OptimizerN
             apply_transition(checker, ctx, i, a.NEW)
     if not event.found:
         # An unresolved optimizer of a list, or of the same parameters, may be the optimizer constructed here.
-        things = checker.program.objects
-        parameters = things[event.subject].attributes.owns if event.subject is not None else None
+        objects = checker.program.objects
+        parameters = objects[event.subject].attributes.owns if event.subject is not None else None
         for i, opt in enumerate(ctx.optimizer_states):
-            facts = things[checker.optimizer_keys[i]].attributes
+            facts = objects[checker.optimizer_keys[i]].attributes
             is_other = facts.constructed and not (parameters or frozenset()) & (facts.owns or frozenset())
             if opt.stepped_before and not is_other:
                 ctx.optimizer_states[i] = opt._replace(stepped_before=False)
@@ -301,11 +301,11 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext, event: e.OptimizerN
 def apply_escape(checker: Checker, ctx: EventContext, event: e.Handoff) -> PathState:
     if not event.about:
         return ctx.state
-    things = event.things
+    objects = event.objects
     handed = [
         i
         for i, opt in enumerate(ctx.optimizer_states)
-        if checker.optimizer_keys[i] in things or (opt.scaler_key >= 0 and opt.scaler_key in things)
+        if checker.optimizer_keys[i] in objects or (opt.scaler_key >= 0 and opt.scaler_key in objects)
     ]
     for i in handed:
         apply_transition(checker, ctx, i, a.HANDOFF)
@@ -379,7 +379,7 @@ def _ignores_skipped_step(checker: Checker, ctx: EventContext, i: int) -> bool:
 def _averages_grads(event: e.Backward, state: PathState) -> bool:
     """Return True if a backward averages gradients over ranks, according to the known predicates."""
     tests = event.averaged
-    if tests is None or event.apart:
+    if tests is None or event.no_sync:
         return False
     known = {(key, bool(state.true_predicates & (1 << key))) for key, _ in tests if state.known_predicates & (1 << key)}
     return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)

@@ -144,14 +144,14 @@ def _is_second_backward(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 def _may_be_unscaled_by_callback(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if callbacks that received the optimizer or its scaler ran between backward and the clip."""
-    things = {checker.optimizer_keys[i], ctx.state.optimizer_states[i].scaler_key}
+    objects = {checker.optimizer_keys[i], ctx.state.optimizer_states[i].scaler_key}
     is_before_clip = isinstance(ctx.event, e.Clip)
     for index in checker.walk_back(ctx.point):
         event = checker.event_at(index)
         if isinstance(event, e.Backward):
             return False
         is_before_clip = is_before_clip or isinstance(event, e.Clip)
-        if is_before_clip and isinstance(event, e.Handoff) and event.notifies and not things.isdisjoint(event.things):
+        if is_before_clip and isinstance(event, e.Handoff) and event.notifies and not objects.isdisjoint(event.objects):
             return True
     return False
 
@@ -190,11 +190,11 @@ def _is_alias_cleared(checker: Checker, key: int) -> bool:
 
     A wrapper clears as ``self.optimizer`` what its owner steps as ``self.wrapper.optimizer``.
     """
-    things = checker.program.objects
-    found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.constructed}
+    objects = checker.program.objects
+    found = {other for other in {key, *checker.zeroed_optimizers} if not objects[other].attributes.constructed}
     if key not in found:
         return False
-    own, *others = (f".{things[each].name.removeprefix('self.')}" for each in (key, *(found - {key})))
+    own, *others = (f".{objects[each].name.removeprefix('self.')}" for each in (key, *(found - {key})))
     return any(own.endswith(other) or other.endswith(own) for other in others)
 
 

@@ -22,7 +22,7 @@ class ModuleCast(Event):
     #: dtype of the "checkpoint".
     how: str = "cast"
     #: Created or loaded in this dtype.
-    born: bool = False
+    created: bool = False
     #: The same code trains the module in this dtype.
     trained: bool = True
     #: Cast back to float32 while the module is trained, so that its parameters are only rounded.

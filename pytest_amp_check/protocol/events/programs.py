@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..sites import Witness
+from ..sites import TraceFacts
 from .event import MATTERS, SELDOM, Event
 
 TYPE_CHECKING = False
@@ -16,9 +16,9 @@ class NotFinite(Event):
     #: The cause.
     how: str
     #: A clause about statistics that a skipped step leaves non-finite, or "".
-    lasting: str = ""
+    buffers: str = ""
     #: Trace of the cause.
-    witness: Witness = ()
+    trace: TraceFacts = ()
 
 
 class Recomputation(Event):
@@ -39,12 +39,12 @@ class Handoff(Event):
     is_structural = True
 
     #: Keys of the objects.
-    things: Collection[int] = ()
+    objects: Collection[int] = ()
     #: Objects that this code is known to train.
     trains: Collection[int] = ()
     #: Possible effects of the code, from MATTERS.
     about: Collection[str] = MATTERS
-    #: Callbacks of the user are told what the program does, and may do anything.
+    #: Callbacks of the user are called with what the program does, and may do anything.
     notifies: bool = False
     #: Optimizers whose gradients are assigned from any source.
     given: Collection[int] = ()
@@ -57,7 +57,7 @@ class Raised(Event):
     label: str
     #: Values for the message.
     values: Mapping[str, str]
-    witness: Witness = ()
+    trace: TraceFacts = ()
 
 
 class LoopExit(Event):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..sites import Site, Witness
+from ..sites import Site, TraceFacts
 from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, OwnedEvent, ScaledLoss
 from .regions import AutocastEnter, AutocastNew
 
@@ -63,7 +63,7 @@ class Backward(ScaledLoss):
     description = "gradients of an unscaled loss are added"
     scaled_description = "gradients multiplied by the loss scale are added"
     has_loops = True
-    deciding_fields = ("feeds", "divided", "given", "opaque")
+    deciding_fields = ("feeds", "divided", "given", "of_unknown_value")
 
     #: Optimizers that accumulate the gradients, None if unknown.
     feeds: Collection[int] | None = None
@@ -76,7 +76,7 @@ class Backward(ScaledLoss):
     #: Kind of a loop without step: LOOSE or MICRO.
     inside: str = ""
     #: Under no_sync.
-    apart: bool = False
+    no_sync: bool = False
     #: Predicates under which gradients are averaged over ranks, None if they are not.
     averaged: Collection[tuple[int, bool]] | None = None
     #: No known scaler.
@@ -96,7 +96,7 @@ class Backward(ScaledLoss):
     #: The caller computes the loss.
     outside: bool = False
     #: The gradient argument may be scaled.
-    opaque: bool = False
+    of_unknown_value: bool = False
     #: A divisor of the loss that counts the microbatches so far: its location, text and identities.
     running: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
     #: Name of a scaler of the same object, which no method uses here.
@@ -159,7 +159,7 @@ class Update(Event):
     #: Cause of skipped steps as text.
     cause: str = ""
     #: Trace of the cause.
-    witness: Witness = ()
+    trace: TraceFacts = ()
 
 
 class Forward(Event):

@@ -123,7 +123,7 @@ def _is_explained_by(findings: Iterable[Finding], raised: RaisedError) -> bool:
     """Return True if the trace of a finding for this message contains a line of the exception's frames."""
     lines = {(frame.path, frame.line) for frame in raised.frames if frame.is_user}
     for finding in findings:
-        sites = [finding.site, *(step.site for step in finding.witness)]
+        sites = [finding.site, *(step.site for step in finding.trace)]
         if any((site.path, site.line) in lines for site in sites):
             return True
     return False
@@ -150,7 +150,7 @@ def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:
     trace_facts = tuple((step.site, step.text) for step in trace)
     names = dict(explanation.message_values)
     recorder.recording.emit(
-        e.Raised(explanation.site, label=explanation.label, values=values, witness=trace_facts, names=names)
+        e.Raised(explanation.site, label=explanation.label, values=values, trace=trace_facts, names=names)
     )
 
 

@@ -467,7 +467,7 @@ def _check_section(
     if section == "ops":
         if dtypes._op_mode is None:
             raise ValueError(
-                f"{key!r} cannot be judged, as ops were not recorded: record(model, dtypes=True, ops=True)."
+                f"{key!r} cannot be checked, as ops were not recorded: record(model, dtypes=True, ops=True)."
             )
         dtypes_by_name = {op: set(counts) for op, counts in sorted(dtypes._op_mode.counts.items())}
     elif section == "parameters":

@@ -75,7 +75,7 @@ class Ranks:
         idle = [rank for rank, run in enumerate(self.runs) if not run["steps_total"]]
         if idle and not allow_no_steps:
             raise AssertionError(
-                f"No training step was recorded on rank {idle[0]}, so there was nothing to judge there: nothing stepped"
+                f"No training step was recorded on rank {idle[0]}, so there was nothing to check there: nothing stepped"
                 " an optimizer (allow_no_steps=True where none is meant to)"
             )
 
@@ -249,7 +249,7 @@ def _show_output(folder: RankFolder, nprocs: int) -> None:
 def _gather_results(folder: RankFolder, nprocs: int, failures: Mapping[int, str]) -> Ranks:
     __tracebackhide__ = True
     by_rank: dict[int, Any] = {rank: folder.read(str(rank)) for rank in range(nprocs)}
-    reports: list[RankReport] = [each["told"] for each in by_rank.values() if each is not None]
+    reports: list[RankReport] = [each["report"] for each in by_rank.values() if each is not None]
     findings = merge_ranks(reports, nprocs)
     raising_ranks = [rank for rank, each in by_rank.items() if each is not None and each["raised"]]
     # Sorted by time: later exceptions are mostly consequences of the first exception.
@@ -294,7 +294,7 @@ def _run_rank(task: _RankTask, rank: int, port: str) -> None:
                 if task.backend is not None:
                     _join_process_group(task, task.backend, rank, folder)
                 result = task.function(rank, *task.args)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the test is told of it
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the test reports it
                 recording.broken_by(error)
                 raised = _format_traceback(error)
         _write_result(folder, rank, run, result, raised)
@@ -352,7 +352,7 @@ def _format_traceback(error: BaseException) -> str:
 
 def _write_result(folder: RankFolder, rank: int, run: Run, result: Any, raised: str) -> None:
     data = {
-        "told": make_rank_report(run, rank, raised),
+        "report": make_rank_report(run, rank, raised),
         "run": run.as_dict(),
         "result": result,
         "raised": raised,

@@ -20,7 +20,7 @@ from ..run import Run
 
 #: Suffix of a report file. A report is written under another name and then renamed, so a reader sees only whole
 #: reports.
-_TOLD = ".told"
+_REPORTED = ".report"
 #: A frame as faulthandler writes it.
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 
@@ -100,19 +100,19 @@ class RankFolder:
         temporary_path = self.path_of(f"{name}.{os.getpid()}")
         with open(temporary_path, "wb") as file:
             file.write(data)
-        os.replace(temporary_path, self.path_of(name + _TOLD))
+        os.replace(temporary_path, self.path_of(name + _REPORTED))
 
     def read(self, name: str) -> Any:
         """Return the value under a name, or None without a value."""
         try:
-            with open(self.path_of(name + _TOLD), "rb") as file:
+            with open(self.path_of(name + _REPORTED), "rb") as file:
                 return pickle.load(file)  # noqa: S301 - the folder is this user's alone
         except FileNotFoundError:
             return None
 
     def report_names(self) -> list[str]:
         """Return the names with a value."""
-        return sorted(each.removesuffix(_TOLD) for each in os.listdir(self.path) if each.endswith(_TOLD))
+        return sorted(each.removesuffix(_REPORTED) for each in os.listdir(self.path) if each.endswith(_REPORTED))
 
     def remove(self) -> None:
         import shutil

@@ -64,7 +64,7 @@ class GatheredRanks:
         self.missing_ranks: dict[int, str] = {}
 
     def add_report(self, rank: int, data: Mapping[str, Any]) -> None:
-        report: RankReport = data["told"]
+        report: RankReport = data["report"]
         report.rank = rank
         self.rank_reports.append(report)
         if data["run"] is not None:
@@ -111,7 +111,7 @@ class LaunchedRank:
 
     def write_report(self, run: Run, *, failed: bool = False) -> bool:
         """Write the report of this rank. Return False if the first rank no longer waits for the report."""
-        data = {"told": make_rank_report(run, self.rank), "run": run.as_dict(), "failed": failed}
+        data = {"report": make_rank_report(run, self.rank), "run": run.as_dict(), "failed": failed}
         try:
             self._folder.write(str(self._local_rank), data)
         except FileNotFoundError:
@@ -140,7 +140,7 @@ class LaunchedRank:
                     gathered.missing_ranks[first + local] = "ended without a word of what it had recorded"
                 elif time.monotonic() >= until:
                     within = "" if is_ending() else f" within {self._limit_seconds:g} s of the end of rank {self.rank}"
-                    gathered.missing_ranks[first + local] = f"has not told what it recorded{within}"
+                    gathered.missing_ranks[first + local] = f"has not reported what it recorded{within}"
                 else:
                     continue
                 waiting_ranks.remove(local)
@@ -220,12 +220,12 @@ class StartedProcesses:
             return None
         gathered = GatheredRanks(len(trained) + len(missing))
         for number, each in trained.items():
-            rank = each["told"].rank
+            rank = each["report"].rank
             gathered.add_report(number if rank is None else rank, each)
         for number in missing:
             code = self._processes[number].exitcode
             how = "still runs" if code is None else describe_exit(code)
-            gathered.missing_ranks[number] = f"{how}, and has not told what it recorded"
+            gathered.missing_ranks[number] = f"{how}, and has not reported what it recorded"
         return gathered
 
 
@@ -284,7 +284,7 @@ def _may_train_in(thread: threading.Thread) -> bool:
 
 
 def _has_trained(data: Mapping[str, Any]) -> bool:
-    report: RankReport = data["told"]
+    report: RankReport = data["report"]
     return bool(report.backward_counts or report.findings or report.failure or report.step_count)
 
 
@@ -337,7 +337,7 @@ class _RecordingTarget:
                     failed = False
                 finally:
                     report = make_rank_report(run, _rank_of(run, self._number))
-                    folder.write(name, {"told": report, "run": run.as_dict(), "failed": failed})
+                    folder.write(name, {"report": report, "run": run.as_dict(), "failed": failed})
                 return result
 
     def _run_target(self, recording: record, ending: TerminationRequest, args: Any, kwargs: Any) -> Any:
@@ -381,7 +381,7 @@ def _watch_progress(
     is_over = threading.Event()
 
     def watch_folder() -> None:
-        # The process that gathers the reports may have given up on this rank and removed the folder.
+        # The process that gathers the reports may have stopped waiting for this rank and removed the folder.
         with contextlib.suppress(FileNotFoundError):
             _watch_until_over(folder, name, limit, run, rank, on_stuck, is_over, lets_go=lets_go)
 
@@ -469,12 +469,12 @@ def _make_late_report(run: Run, rank: int, failure: str, *, waits: bool) -> dict
     def make_report() -> None:
         # Reading the recorded numbers may wait for a device.
         report = make_rank_report(run, rank, failure, stopped=not waits)
-        reports.append({"told": report, "run": run.as_dict(), "failed": True})
+        reports.append({"report": report, "run": run.as_dict(), "failed": True})
 
     finding = threading.Thread(target=make_report, daemon=True)
     finding.start()
     finding.join(_TELLING)
-    return reports[0] if reports else {"told": RankReport(rank, failure=failure), "run": None, "failed": True}
+    return reports[0] if reports else {"report": RankReport(rank, failure=failure), "run": None, "failed": True}
 
 
 def _is_waiting(frame: FrameType | None) -> bool:

@@ -76,11 +76,11 @@ def locate_site(site: Site) -> Site:
 def locate_finding(finding: Finding) -> Finding:
     """Return a finding with all locations as users know them."""
     site = locate_site(finding.site)
-    witness = tuple(TraceStep(locate_site(step.site), step.text) for step in finding.witness)
-    if site is finding.site and all(new.site is old.site for new, old in zip(witness, finding.witness, strict=True)):
+    trace = tuple(TraceStep(locate_site(step.site), step.text) for step in finding.trace)
+    if site is finding.site and all(new.site is old.site for new, old in zip(trace, finding.trace, strict=True)):
         return finding
     located = copy.copy(finding)
-    located.site, located.witness = site, witness
+    located.site, located.trace = site, trace
     return located
 
 

@@ -16,7 +16,7 @@ SPANS, FAULTY = 2048, 64
 
 Span = list[Any]
 #: The label of a violation, and the event at which the violation is reported.
-Fault = tuple[str, Identity]
+ViolationKey = tuple[str, Identity]
 
 
 class GradientHistory:
@@ -30,7 +30,7 @@ class GradientHistory:
         #: Key of an optimizer to its spans: first step, last step, and states.
         self._step_spans: dict[int, deque[Span]] = {}
         #: Violation to the optimizer, the gradient state at the violation, the spans of steps, and the number of steps.
-        self._violations: dict[Fault, tuple[int | None, str, list[Span], list[int]]] = {}
+        self._violations: dict[ViolationKey, tuple[int | None, str, list[Span], list[int]]] = {}
         #: Source text of each optimizer at its step.
         self._optimizer_names: dict[int, object] = {}
         #: The number of the current step.
@@ -53,7 +53,7 @@ class GradientHistory:
             spans.append([self.step_number, self.step_number, states])
         self.step_number += 1
 
-    def record_violation(self, key: Fault, optimizer: int | None, grads: str) -> None:
+    def record_violation(self, key: ViolationKey, optimizer: int | None, grads: str) -> None:
         """Record a violation in this state of the gradients; "" if the violation concerns no optimizer."""
         _, _, spans, count = self._violations.setdefault(key, (optimizer, grads, [], [0]))
         if spans and spans[-1][1] == self.step_number:
@@ -64,7 +64,7 @@ class GradientHistory:
         elif len(spans) < FAULTY:
             spans.append([self.step_number, self.step_number])
 
-    def as_dict(self, find_finding: Callable[[Fault], Finding | None]) -> dict[str, Any]:
+    def as_dict(self, find_finding: Callable[[ViolationKey], Finding | None]) -> dict[str, Any]:
         """Return plain data.
 
         "optimizers": the name and the spans of equal steps (first step, last step, states) of each optimizer. "faults":

@@ -146,7 +146,7 @@ def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], 
             'the step returns no loss and runs nothing backward: return the loss, or pass what="parameters"'
         )
     for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1):
-        if one is not None and other is not None and _is_apart(one, other, rtol, atol):
+        if one is not None and other is not None and _differs(one, other, rtol, atol):
             return (
                 f"the losses part at step {number} of {len(amp)}: {one:.6g} under autocast, {other:.6g} in float32, "
                 f"{format_percent(abs(one - other) / abs(other) if other else math.inf)} apart"
@@ -154,7 +154,7 @@ def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], 
     return ""
 
 
-def _is_apart(one: float, other: float, rtol: float, atol: float) -> bool:
+def _differs(one: float, other: float, rtol: float, atol: float) -> bool:
     """Return True if two losses differ by more than the tolerance. A NaN is equal to a NaN."""
     if math.isfinite(one) and math.isfinite(other):
         return abs(one - other) > atol + rtol * abs(other)
@@ -198,7 +198,7 @@ def _loss_table(amp: Sequence[float | None], fp32: Sequence[float | None], rtol:
     """Return a table of the losses around the first difference, and of the last step."""
     rows = [(number, one, other) for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1)]
     known = [(number, one, other) for number, one, other in rows if one is not None and other is not None]
-    first = next((n for n, (_, one, other) in enumerate(known) if _is_apart(one, other, rtol, atol)), 0)
+    first = next((n for n, (_, one, other) in enumerate(known) if _differs(one, other, rtol, atol)), 0)
     shown = [*known[max(0, first - 1) : first + 3], *known[-1:]]
     lines = [f"  {number:>5}  {one:>12.6g}  {other:>12.6g}" for number, one, other in dict.fromkeys(shown)]
     return "\n".join([f"  {'step':>5}  {'autocast':>12}  {'float32':>12}", *lines, ""]) if lines else ""

@@ -125,8 +125,8 @@ class _Program:
             return None
         inner = copy(finding)
         inner.site = site
-        steps = [(self._site_in_program(step.site), step.text) for step in finding.witness]
-        inner.witness = tuple(TraceStep(at, text) for at, text in steps if at is not None)
+        steps = [(self._site_in_program(step.site), step.text) for step in finding.trace]
+        inner.trace = tuple(TraceStep(at, text) for at, text in steps if at is not None)
         return inner
 
     def _site_in_program(self, site: Site) -> Site | None:

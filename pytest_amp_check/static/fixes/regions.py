@@ -86,7 +86,7 @@ def leave_region(layout: ProgramLayout, finding: Finding) -> Mended:
         raise NotFixable
     require(layout.scope_of(region) is layout.scope_of(call))
     entered = layout.span_of(require_only(region.items).context_expr)[:2]
-    require(any((step.site.line, step.site.column) == entered for step in finding.witness))
+    require(any((step.site.line, step.site.column) == entered for step in finding.trace))
     moved = _find_trailing(layout, region, call)
     top, last = layout.first_line_of(moved[0]), moved[-1].end_lineno or 0
     inner, outer = layout.indent_of(moved[0]), layout.indent_of(region)

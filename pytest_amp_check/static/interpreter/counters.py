@@ -344,13 +344,13 @@ def _trailing_microbatches(
     None means that the numbers are not known, or that the iterations divide evenly.
     """
     loop, length = interp.state.loops[-1] if interp.state.loops else None, interp.file_data(ItemCounts).get(index.key)
-    turns = length.value if length is not None else None
-    if loop is None or loop.key not in index.loops or loop.node is None or not isinstance(turns, int) or turns < 1:
+    count = length.value if length is not None else None
+    if loop is None or loop.key not in index.loops or loop.node is None or not isinstance(count, int) or count < 1:
         return None
     if leaves_early(loop.node):
         return None
-    left = min((at_first + turns - 1) % modulus, turns)
-    return (left, turns) if left else None
+    left = min((at_first + count - 1) % modulus, count)
+    return (left, count) if left else None
 
 
 def _as_equation(node: ast.AST) -> SourceText:

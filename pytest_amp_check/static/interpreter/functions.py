@@ -240,14 +240,14 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
         return interp.unknown_value(
             ("abstract", id(function.node)), SourceText(node.func) if isinstance(node, ast.Call) else function.name
         )
-    matters = function.used_names if interp.module.may_train else function.context_names
-    spoilt = function.may_lose_precision and (bool(interp.assumed_dtype) or in_region(interp))
+    words = function.used_names if interp.module.may_train else function.context_names
+    may_round = function.may_lose_precision and (bool(interp.assumed_dtype) or in_region(interp))
     # A loss that the function stores was computed in the region, wherever the program reads the loss.
     stores = in_region(interp) and interp.module.may_train and function.stores_in_objects()
-    if not (matters or spoilt or stores or always or func.wrappers or _is_worth_inlining(interp, function)):
+    if not (words or may_round or stores or always or func.wrappers or _is_worth_inlining(interp, function)):
         _mark_reached(interp, function)
     elif (
-        len(interp.active_functions) < (MAX_RELEVANT_DEPTH if matters else MAX_INLINE_DEPTH)
+        len(interp.active_functions) < (MAX_RELEVANT_DEPTH if words else MAX_INLINE_DEPTH)
         and interp.statement_count <= GRAPH_BUDGET
         and not _budget_exceeded(interp, function)
     ):

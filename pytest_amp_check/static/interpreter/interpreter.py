@@ -241,19 +241,19 @@ class Interpreter:
     def finish_graph(self) -> None:
         """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
         _drop_unrelated_divisors(self)
-        lasting_mask = 0
+        unchanged_mask = 0
         for node in self.builder.nodes:
             if isinstance(node.event, (e.Backward, e.ScalerStep, e.Step)):
                 for key, _ in node.event.guards:
                     test = self.graph.predicates[key]
                     if not test.is_window_predicate and (not test.is_flag or isinstance(node.event, e.Backward)):
-                        lasting_mask |= 1 << key
+                        unchanged_mask |= 1 << key
         for head, loop in self.builder.loop_heads:
             forgotten = self.predicates.forgotten_by(loop)
             if loop < 0:
                 # A negative key stands for repeated calls: between two calls, the caller does not change how the
                 # function runs backward and steps.
-                forgotten &= ~lasting_mask
+                forgotten &= ~unchanged_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
 
     def without_events(self, act: Callable[[], object]) -> None:

@@ -135,7 +135,7 @@ def escape(
         trains = tuple(t.key for t in direct) if trainers else ()
         # A callback that receives the scaler itself works with it.
         about = e.MATTERS if trainers or (notifies and direct) else effects
-        interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=about, notifies=notifies)
+        interp.emit(e.Handoff, node, objects=object_keys, trains=trains, about=about, notifies=notifies)
     if isinstance(node, ast.Call) and divides_gradients(tail_name(node.func)):
         interp.emit(e.GradNormalise, node, owners=None)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):

@@ -104,11 +104,11 @@ def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     # The items of micro-batches belong to the iterations of the loop over them, so only the loop evaluates the items.
     splits = bool(args) and all(a.microbatches for a in args)
     if splits or any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
-        turns = interp.fresh_unknown(node)
-        turns.iterable_kind = "zip"
-        turns.microbatches = any(a.microbatches for a in args)
-        interp.file_data(ZipIterables)[turns.key] = args
-        return turns
+        iterable = interp.fresh_unknown(node)
+        iterable.iterable_kind = "zip"
+        iterable.microbatches = any(a.microbatches for a in args)
+        interp.file_data(ZipIterables)[iterable.key] = args
+        return iterable
     place = first_argument(node) or ast.Constant(0)
     zipped = SequenceValue([SequenceValue([element_of(interp, a, place) for a in args])], is_open=True)
     zipped.microbatches = any(a.microbatches for a in args)

@@ -96,7 +96,7 @@ def _check_order_of_scales(interp: Interpreter, nodes: list[ast.AST]) -> None:
 
 
 def _check_first_microbatches(interp: Interpreter, calls: list[ast.Call]) -> None:
-    """Report a model that is never told that its weights have changed."""
+    """Report a model that is never notified that its weights have changed."""
     given = [(call, keywords_of(call)[_FIRST]) for call in calls if _FIRST in keywords_of(call)]
     if given and all(constant_of_node(value) is False for _, value in given) and "step" in interp.module.identifiers:
         call = given[0][0]

@@ -215,7 +215,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
-        interp.emit(e.Handoff, node, things=given, given=given, about=e.MATTERS)
+        interp.emit(e.Handoff, node, objects=given, given=given, about=e.MATTERS)
 
 
 def _emit_cleared(

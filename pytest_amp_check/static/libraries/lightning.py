@@ -120,7 +120,7 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
             scaler,
             feeds=(optimizer.key,),
             divided=True,
-            opaque=False,
+            of_unknown_value=False,
             scaled=scaler is not None,
             dtypes=loss.region_dtypes,
             custom=loss.has_custom_backward,

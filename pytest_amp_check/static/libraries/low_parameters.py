@@ -54,7 +54,7 @@ def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: 
     """Emit the construction of a module with parameters of a low dtype."""
     set_low(interp, tracked_object, dtype)
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
-    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, born=True, names=names)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, created=True, names=names)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):
@@ -78,7 +78,7 @@ def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> N
         set_low(interp, tracked_object, dtype)
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(
-            e.ModuleCast(site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words})
+            e.ModuleCast(site, tracked_object.key, dtype=dtype, created=True, how="default", names={"call": words})
         )
 
 
@@ -86,7 +86,7 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
     """Mark modules created in a low dtype as cast to float32."""
     for node in interp.builder.nodes:
         event = node.event
-        if isinstance(event, e.ModuleCast) and event.born and event.subject in keys:
+        if isinstance(event, e.ModuleCast) and event.created and event.subject in keys:
             event.dtype = "float32"
             interp.program.objects[event.subject].attributes.low = ""
 
@@ -109,7 +109,7 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
         elif constant_of_node(given.get(name)) == frameworks.OF_CHECKPOINT and isinstance(value, UnknownValue):
             loaded = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
             names = {"call": expression_text(node), "keyword": name}
-            interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", born=True, names=names)
+            interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", created=True, names=names)
 
 
 def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:

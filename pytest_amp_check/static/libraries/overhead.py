@@ -89,8 +89,8 @@ def _note_recasts(interp: Interpreter, tracked_object: TrackedObject, node: ast.
         costs = interp.graph_data(RepeatedCosts)
         module = costs.casting_modules[0] if costs.casting_modules else tracked_object
         names = {"context": region.source_text, "module": expression_text(node)}
-        turn = None if costs.casting_modules else loop.key
-        costs.recasts.append(WeightRecast(how, module.key, turn, keys[:-1], region.loop_keys, region.site, names))
+        loop_key = None if costs.casting_modules else loop.key
+        costs.recasts.append(WeightRecast(how, module.key, loop_key, keys[:-1], region.loop_keys, region.site, names))
 
 
 def is_compiled_or_low(tracked_object: TrackedObject) -> bool:

@@ -322,7 +322,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
         interp.emit(
             e.Handoff,
             node,
-            things=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
+            objects=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),
             about=e.MATTERS,
         )

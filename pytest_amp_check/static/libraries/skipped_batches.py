@@ -53,9 +53,9 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
     keys = set(tensor.module_keys or EMPTY)
     if tensor.first_forward is not None and tensor.first_forward.subject is not None:
         keys.add(tensor.first_forward.subject)
-    things = [interp.program.objects[key] for key in sorted(keys)]
+    objects = [interp.program.objects[key] for key in sorted(keys)]
     module = next(
-        (tracked_object for tracked_object in things if not _COLLECTIVE.isdisjoint(tracked_object.attributes.wrappers)),
+        (each for each in objects if not _COLLECTIVE.isdisjoint(each.attributes.wrappers)),
         None,
     )
     return (

@@ -96,8 +96,8 @@ def _call_external(interp: Interpreter, func: ExternalName, args: Args, keywords
     if made_by_framework is not None:
         return made_by_framework
     name = torch_api.canonical_name(func.name)
-    shim = func.version_fallback or interp.state.fallback_depth + interp.state.fallback_try_depth > 0
-    if name in torch_api.DEPRECATED and not shim and isinstance(node, ast.expr):
+    is_fallback = func.version_fallback or interp.state.fallback_depth + interp.state.fallback_try_depth > 0
+    if name in torch_api.DEPRECATED and not is_fallback and isinstance(node, ast.expr):
         interp.emit(e.Deprecated, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
     entry = torch_api.SURFACE.get(name)
     if entry is not None:

@@ -38,7 +38,7 @@ class Block:
         moved: dict[int, Site] = {}
         for finding in findings:
             finding.site = self._move_site(finding.site, path, moved)
-            finding.witness = tuple(TraceStep(self._move_site(s.site, path, moved), s.text) for s in finding.witness)
+            finding.trace = tuple(TraceStep(self._move_site(s.site, path, moved), s.text) for s in finding.trace)
         return findings
 
     def _move_site(self, site: Site, path: str, moved: dict[int, Site]) -> Site:

@@ -314,8 +314,8 @@ def strip_docstrings(data: bytes) -> bytes:
     """Return code without triple-quoted strings. Return all code if the start of such a string is ambiguous."""
     if b"'''" in data:
         return data
-    pieces = data.split(_QUOTES)
-    codes, strings = pieces[::2], pieces[1::2]
+    parts = data.split(_QUOTES)
+    codes, strings = parts[::2], parts[1::2]
     if len(codes) == len(strings) or any(string.endswith(b"\\") for string in strings):
         return data
     for before in codes[:-1]:

@@ -8,7 +8,7 @@ from ...rule import ERROR, RUNTIME, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_not_finite(event: NotFinite, program: Program) -> Labels:
-    yield f"not-finite:{event.how}", {"lasting": event.lasting}
+    yield f"not-finite:{event.how}", {"buffers": event.buffers}
 
 
 RULE = Rule(
@@ -21,30 +21,30 @@ RULE = Rule(
     violations={
         "not-finite:overflow": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because {reason}{lasting}: compute it in float32, or make its operands smaller"
+            "because {reason}{buffers}: compute it in float32, or make its operands smaller"
         ),
         "not-finite:domain": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because it is {reason}{lasting}: bound its operand, or add an epsilon that the dtype can represent"
+            "because it is {reason}{buffers}: bound its operand, or add an epsilon that the dtype can represent"
         ),
         "not-finite:alignment": ViolationKind(
             "`{op}` in {where} is infinite in step {step}, because a target is longer than its input can "
-            "produce{lasting}: pass `zero_infinity=True`, or leave out such samples"
+            "produce{buffers}: pass `zero_infinity=True`, or leave out such samples"
         ),
         "not-finite:mask": ViolationKind(
-            "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{lasting}: leave at least one "
+            "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{buffers}: leave at least one "
             "entry of each row unmasked, or fill with the smallest finite number of the dtype"
         ),
         "not-finite:infinity": ViolationKind(
             "`{op}` in {where} fills in or multiplies by an infinity, which makes the loss infinite in step "
-            "{step}{lasting}: leave those entries out of the loss, or use a finite number"
+            "{step}{buffers}: leave those entries out of the loss, or use a finite number"
         ),
         "not-finite:product": ViolationKind(
-            "`{op}` in {where} multiplies zero by an infinity in step {step}, which is NaN{lasting}: fill by "
+            "`{op}` in {where} multiplies zero by an infinity in step {step}, which is NaN{buffers}: fill by "
             "`masked_fill` or `torch.where` in place of the product"
         ),
         "not-finite:input": ViolationKind(
-            "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
+            "The input of {where} contains non-finite values in step {step} ({what}){buffers}: check this batch and "
             "its preprocessing",
             precedence=Precedence(consequence_of="AMP214"),
         ),
@@ -70,7 +70,7 @@ RULE = Rule(
         ),
         "not-finite:underflow": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because it is {reason}{lasting}: compute both in float32"
+            "because it is {reason}{buffers}: compute both in float32"
         ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
@@ -93,7 +93,7 @@ RULE = Rule(
             "step: differentiate the unscaled loss, or skip such a step yourself"
         ),
         "not-finite:unexplained": ViolationKind(
-            "The {what} of step {step} is not finite; the cause is unknown ({reason}){lasting}: find the first NaN or "
+            "The {what} of step {step} is not finite; the cause is unknown ({reason}){buffers}: find the first NaN or "
             "infinity before it"
         ),
     },

@@ -79,7 +79,7 @@ class BackwardListener(Listener):
             divided=True,
             scaled=scaled_loss is not None,
             # Roots with several elements run backward from given gradients, which may already be scaled.
-            opaque=scaled_loss is None and any(root.numel() != 1 for root in roots),
+            of_unknown_value=scaled_loss is None and any(root.numel() != 1 for root in roots),
             # A region decides about the dtype also for modules with a precision policy.
             dtypes=self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
             float8=in_float8(),

@@ -15,7 +15,7 @@ from ..source import SiteText, chooses_autocast
 from .listener import Listener, listener_method
 
 #: Largest number of scale calls until the forward pass of an earlier scaled loss is found.
-TURNS = 8
+MAX_SCALE_CALLS = 8
 
 
 class ForwardListener(Listener):
@@ -57,7 +57,7 @@ class ForwardListener(Listener):
                     event.disabled_by = e.AutocastNew(region_site, arguments={}, callable="", names=names)
                 self._sought_events.remove(event)
         self._scale_count += 1
-        if self._sought_events and self._scale_count <= TURNS:
+        if self._sought_events and self._scale_count <= MAX_SCALE_CALLS:
             self._calls.start_watching(self._hook_forward)
         else:
             self._sought_events.clear()

@@ -241,7 +241,7 @@ class GradientListener(Listener):
         key = tracked.tracked_object.key
         scale = self.registry.scale_for(tracked).value
         if old is None or not isinstance(new, torch.Tensor):
-            self.recording.emit(e.Handoff(site, things=(key,)))
+            self.recording.emit(e.Handoff(site, objects=(key,)))
         elif scale != 1.0 and _is_divided(old, new, scale):
             self.recording.emit(e.GradDivide(site, owners=(key,), names=names))
         elif _is_edited(old, new):
@@ -249,7 +249,7 @@ class GradientListener(Listener):
         else:
             factor = _common_factor(old, new)
             if factor is None or not self._is_clipped(tracked, site, factor, old, names):
-                self.recording.emit(e.Handoff(site, things=(key,)))
+                self.recording.emit(e.Handoff(site, objects=(key,)))
 
     def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """Return the optimizers whose parameter has this tensor, or a view of the tensor, as its gradient."""

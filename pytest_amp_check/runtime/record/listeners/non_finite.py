@@ -390,7 +390,7 @@ class NonFiniteListener(Listener):
         return [
             (module, name)
             for module, name in buffers
-            if (id(module), name) not in self._reported_statistics and _is_spoilt(module, name)
+            if (id(module), name) not in self._reported_statistics and _holds_non_finite(module, name)
         ]
 
     # Steps.
@@ -590,8 +590,8 @@ class NonFiniteListener(Listener):
             )
         if site is None:
             site = Site("<unknown>", 1)
-        lasting = _describe_statistics(buffers) if is_scaled else ""
-        event = e.NotFinite(site, how=cause.label, lasting=lasting, witness=cause.trace, names=dict(cause.names))
+        statistics = _describe_statistics(buffers) if is_scaled else ""
+        event = e.NotFinite(site, how=cause.label, buffers=statistics, trace=cause.trace, names=dict(cause.names))
         if is_scaled:
             is_repeated = any(pending.exemption for pending in self._pending_causes)
             exemption = cause.exemption if if_never_stepped and not is_repeated else ""
@@ -667,7 +667,7 @@ def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module]
                 yield weakref.ref(each), name
 
 
-def _is_spoilt(module: nn.Module, name: str) -> bool:
+def _holds_non_finite(module: nn.Module, name: str) -> bool:
     """Return True if a buffer is not finite, and no mask."""
     buffer = module._buffers[name]
     if buffer is None or _is_finite(buffer):

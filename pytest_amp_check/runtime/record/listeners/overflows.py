@@ -77,8 +77,8 @@ class OverflowListener(Listener):
                 self._reported_site_ids.add(id(each.site))
                 names = {"op": each.op, "step": str(self.recording.steps.total), "call": SiteText(each.site)}
                 names["line"] = str(each.division_site.line)
-                witness = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
-                self._found.append(e.NotFinite(each.site, how="hidden", witness=witness, names=dict(names)))
+                trace = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
+                self._found.append(e.NotFinite(each.site, how="hidden", trace=trace, names=dict(names)))
 
     def take_found(self) -> list[Event]:
         """Return the overflows of the latest forward pass, which are findings if the loss is finite.

@@ -148,7 +148,7 @@ class ScalerListener(Listener):
             self._drop_expected_refusal()
             # torch raised an error, so the state of the gradients is unknown.
             tracked_optimizer = self.registry.track_optimizer(optimizer)
-            self.recording.emit(e.Handoff(self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,)))
+            self.recording.emit(e.Handoff(self.sites.current_site(), objects=(tracked_optimizer.tracked_object.key,)))
             self._weights.low_precision.note_step(tracked_optimizer, is_refused=True)
             return
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
@@ -217,7 +217,7 @@ class ScalerListener(Listener):
         update.steps, update.growth_interval = tracked_scaler.steps, scaler.get_growth_interval()
         cause = self._nonfinite.pending_cause
         if cause is not None:
-            update.cause, update.witness = describe_violation(cause, self.recording.program), cause.witness
+            update.cause, update.trace = describe_violation(cause, self.recording.program), cause.trace
         readings.run_when_known(functools.partial(_store_skips, update, tracked_scaler, scale))
 
 

@@ -7,7 +7,7 @@ import re
 
 from ....protocol import torch_api
 from ...interpreter.classes import base_value, lineage_of, role_of
-from ...interpreter.dtypes import LOG_PROBABILITY, POSITIONS, TURNS, DtypeInfo
+from ...interpreter.dtypes import FLOAT32_ANGLES, LOG_PROBABILITY, POSITIONS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName, Frame
 from ...project.float32_logits import has_float32_log_probabilities
@@ -52,7 +52,7 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
         return DtypeInfo("int", frozenset({POSITIONS}))
     if _ANGLES.search(parameter.arg) and _disables_autocast(function):
         # The region is disabled for the sake of the angles, which come in float32.
-        return DtypeInfo("float32", frozenset({TURNS}))
+        return DtypeInfo("float32", frozenset({FLOAT32_ANGLES}))
     if not (_may_be_floating(parameter, optional) or _is_tested_for_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.

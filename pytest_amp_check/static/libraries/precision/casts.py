@@ -28,7 +28,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
-from .fragile import check_integers, check_turns
+from .fragile import check_cast_of_angles, check_integers
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -112,7 +112,7 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     low = dtype in LOW_DTYPES
     if dtype in INTEGERS:
         check_integers(interp, given, op.node)
-    check_turns(interp, given, dtype, op.node)
+    check_cast_of_angles(interp, given, dtype, op.node)
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)

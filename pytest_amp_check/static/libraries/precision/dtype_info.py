@@ -8,6 +8,7 @@ from ....protocol import torch_api
 from ....protocol.fast_namedtuple import NamedTuple
 from ...interpreter.dtypes import (
     ANGLES,
+    FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
     HALF,
@@ -20,7 +21,6 @@ from ...interpreter.dtypes import (
     ROUNDED,
     SIGMOID,
     SOFTMAX,
-    TURNS,
     AutocastState,
     DtypeInfo,
 )
@@ -35,7 +35,7 @@ NUMBER_BUILTINS = frozenset(("len", "int", "float"))
 HALF_DTYPES = frozenset(("float16", "bfloat16"))
 #: Traits of regions, positions and probabilities.
 REGION_TRAITS = frozenset((REGION, GUESSED_LOW, REGION_LEFT))
-POSITION_TRAITS = frozenset((POSITIONS, ROUNDED, ANGLES, FREQUENCIES, TURNS))
+POSITION_TRAITS = frozenset((POSITIONS, ROUNDED, ANGLES, FREQUENCIES, FLOAT32_ANGLES))
 PROBABILITIES = frozenset((SIGMOID, SOFTMAX))
 
 

@@ -11,6 +11,7 @@ from ...interpreter.dtypes import (
     ANGLES,
     CAST,
     DOUBLED,
+    FLOAT32_ANGLES,
     FREQUENCIES,
     LOG_PROBABILITY,
     LOW_DTYPES,
@@ -22,7 +23,6 @@ from ...interpreter.dtypes import (
     SCALED,
     SQUARE,
     SQUARE_SUM,
-    TURNS,
     UNIFORM,
     DtypeInfo,
 )
@@ -82,9 +82,9 @@ def check_rounded_frequencies(interp: Interpreter, *factors: DtypeInfo) -> None:
             )
 
 
-def check_turns(interp: Interpreter, turns: DtypeInfo, dtype: str, cast: ast.AST) -> None:
+def check_cast_of_angles(interp: Interpreter, angles: DtypeInfo, dtype: str, cast: ast.AST) -> None:
     """Report angles in float32 that are cast to a low dtype before their sine and cosine."""
-    if TURNS in turns.traits and dtype in LOW_DTYPES and not turns.is_low:
+    if FLOAT32_ANGLES in angles.traits and dtype in LOW_DTYPES and not angles.is_low:
         fact = DtypeInfo(dtype)
         emit_once(interp, e.LowPositions, cast, fact, how="rounded", names={"call": SourceText(cast)})
 
@@ -146,7 +146,7 @@ def check_rotation(interp: Interpreter, op: OpCall) -> None:
     """
     fact, angles = op.first_info, op.tensor_node
     is_chosen = CAST in fact.traits or (interp.assumed_dtype and not interp.assumes_region)
-    is_reported = {TURNS, CAST} <= fact.traits
+    is_reported = {FLOAT32_ANGLES, CAST} <= fact.traits
     if not fact.is_low or REGION in fact.traits or angles is None or not is_chosen or is_reported:
         return
     frame = interp.state.frame

@@ -9,6 +9,7 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     ANGLES,
     DOUBLED,
+    FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
     NO_DTYPE_INFO,
@@ -17,7 +18,6 @@ from ...interpreter.dtypes import (
     PRODUCT,
     REGION,
     ROUNDED,
-    TURNS,
     TWICE,
     AutocastState,
     DtypeInfo,
@@ -91,7 +91,7 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
         return DtypeInfo(stored.dtype, product_traits | {GUESSED_LOW})
     known = state.mode == "off" and operands and "" not in dtypes
     if interp.assumed_dtype and dtypes == {"float32"} and _takes_frequencies(operands, node):
-        product_traits |= {TURNS}
+        product_traits |= {FLOAT32_ANGLES}
         check_rounded_frequencies(interp, *operands)
     return DtypeInfo(operands[0].dtype, product_traits) if known else NO_DTYPE_INFO
 

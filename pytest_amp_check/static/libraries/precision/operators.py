@@ -12,6 +12,7 @@ from ...interpreter.dtypes import (
     BOUNDED,
     COMPLEMENT,
     DOUBLED,
+    FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
     MEAN_SQUARE,
@@ -26,7 +27,6 @@ from ...interpreter.dtypes import (
     SCALAR,
     SQUARE,
     SQUARE_SUM,
-    TURNS,
     TWICE,
     DtypeInfo,
     promote_dtypes,
@@ -156,7 +156,7 @@ def apply_operator(
     made = _apply_linear_operator(op, left, right, kept, sides)
     if op is ast.Mult and made.is_low:
         check_angles(interp, made, node)
-    if TURNS in made.traits:
+    if FLOAT32_ANGLES in made.traits:
         check_rounded_frequencies(interp, left, right)
     if not made.dtype and interp.assumed_dtype and not interp.assumes_region:
         # What is not known, and is no float32 cast, has the assumed dtype or is a mask.
@@ -191,7 +191,7 @@ def _apply_linear_operator(
             if place is None or one.traits & {ROUNDED, ANGLES}:
                 place = one.trait_node
     if op is ast.Mult and kept >= {POSITIONS, FREQUENCIES}:
-        kept = kept - {POSITIONS, FREQUENCIES} | {TURNS}
+        kept = kept - {POSITIONS, FREQUENCIES} | {FLOAT32_ANGLES}
     both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
     if BOUNDED in (left.traits | right.traits if number else both):
         kept |= {BOUNDED}

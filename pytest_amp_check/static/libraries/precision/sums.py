@@ -235,6 +235,6 @@ def _has_few_iterations(loop: ast.AST | None) -> bool:
         return not isinstance(loop, ast.While)
     over = loop.iter
     if isinstance(over, ast.Call) and find_access_path(over.func) == "range" and len(over.args) == 1:
-        turns = constant_of_node(over.args[0])
-        return isinstance(turns, int) and turns < 64
+        iterations = constant_of_node(over.args[0])
+        return isinstance(iterations, int) and iterations < 64
     return isinstance(over, (ast.Tuple, ast.List))
