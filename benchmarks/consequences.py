@@ -30,7 +30,7 @@ NOT_HERE = {
     "AMP702": "a CPU has no Tensor Cores",
     "AMP902": "a comment does nothing when a program runs",
     "AMP903": "what cannot be parsed cannot be run",
-    "AMP904": "what is not judged does nothing by itself",
+    "AMP904": "what is not checked does nothing by itself",
 }
 
 
