@@ -12,10 +12,11 @@ from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import Finding
 from .interpreter.branch_runs import BODY, ORELSE, BranchRuns, RunsByEntry
 from .project.module import Function, Module
+from .project.relevance import CLIP_FUNCTIONS
 from .project.syntax import tail_name, walk
 
 #: Calls of a training with mixed precision that other code rarely has.
-_PROTOCOL_CALLS = frozenset("backward clip_grad_norm_ clip_grad_value_ scale_loss unscale_".split())
+_PROTOCOL_CALLS = CLIP_FUNCTIONS | {"backward", "scale_loss", "unscale_"}
 #: Statements that leave a block.
 _JUMPS = (ast.Return, ast.Continue, ast.Raise, ast.Break)
 

@@ -134,3 +134,42 @@ def train(model, loader, optimizer):
         scaler.update()
 """
     assert check_source(source) == []
+
+
+def test_delegates_that_lead_back_are_unknown() -> None:
+    source = """\
+import torch
+
+
+class Proxy:
+    @property
+    def inner(self):
+        return self._missing
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Other:
+    def __init__(self, other):
+        self.other = other
+
+    def __getattr__(self, name):
+        return getattr(self.other, name)
+
+
+def train(model, loader, optimizer):
+    scaler = Proxy()
+    first = Other(None)
+    second = Other(first)
+    first.other = second
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        scaler.scale(loss).backward()
+        first.note(loss)
+        print(second.rate)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    assert check_source(source) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -453,17 +453,32 @@ def _instance_attribute(interp: Interpreter, receiver: Instance, name: str, node
     if receiver.tracked_object is not None and name in BINDABLE_METHODS["module"]:
         return BoundMethod(receiver, name)
     found = first_result(interp.handlers.inherited_attributes, interp, receiver, name, node)
-    delegate = _find_delegate(interp, receiver, name, node) if found is None else None
-    if delegate is not None:
-        return attribute_of(interp, delegate, name, node)
+    found = found or _ask_delegate(interp, receiver, node, lambda delegate: attribute_of(interp, delegate, name, node))
     return found or interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
 
 
-def _find_delegate(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
-    """Return the object to which a class delegates the attributes that it lacks, or None."""
+class _DelegatingInstances(set[int]):
+    """Keys of the instances whose delegate the interpreter is asking."""
+
+
+def _ask_delegate(
+    interp: Interpreter, receiver: Instance, node: ast.AST, ask: Callable[[Value], Value]
+) -> Value | None:
+    """Return the answer of the object to which a class delegates what it lacks, or None.
+
+    An instance may lack the delegate itself, or delegate to itself by way of others. Then the second question has no
+    answer.
+    """
     method = method_of(interp, receiver.cls, "__getattr__")
     wrapped = "" if method is None or receiver.tracked_object is not None else find_delegate_name(method)
-    return attribute_of(interp, receiver, wrapped, node) if wrapped not in ("", name) else None
+    asked = interp.file_data(_DelegatingInstances)
+    if not wrapped or receiver.key in asked:
+        return None
+    asked.add(receiver.key)
+    try:
+        return ask(attribute_of(interp, receiver, wrapped, node))
+    finally:
+        asked.discard(receiver.key)
 
 
 def _unless_overwritten(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
@@ -610,9 +625,16 @@ def _instance_method(
     assigned = _find_assigned_value(interp, receiver, name)
     if assigned is not None:
         return interp.call_value(assigned, args, keywords, node)
-    delegate = _find_delegate(interp, receiver, name, node)
-    if delegate is not None:
-        return for_each_alternative(interp, delegate, lambda each: interp.call_method(each, name, args, keywords, node))
+    answer = _ask_delegate(
+        interp,
+        receiver,
+        node,
+        lambda delegate: for_each_alternative(
+            interp, delegate, lambda each: interp.call_method(each, name, args, keywords, node)
+        ),
+    )
+    if answer is not None:
+        return answer
     open_passed_mappings(interp, receiver, [*args, *keywords.values()])
     return call_unknown(
         interp, interp.unknown_value(("attribute of", receiver.key, name), expression_text(node)), args, keywords, node

@@ -8,11 +8,11 @@ import re
 from ..sources import source_files
 from .import_reach import parse_file
 from .project import Project
+from .relevance import CLIP_FUNCTIONS
 from .syntax import tail_name, walk
 
 #: Names of methods that a training loop calls around its step.
 _HOOK = re.compile(r"(?:^|_)(?:on|before|after|pre|post)_(?:\w*_)?(?:optim|step|backward|grad|update)")
-_CLIPS = frozenset(("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"))
 #: Parts of names in a class that knows about the loss scale.
 _SCALE_WORDS = re.compile(r"unscale|get_scale|scaler|precision")
 
@@ -55,7 +55,7 @@ def _clips(method: ast.FunctionDef) -> bool:
     """Return True if a method calls a function of ``torch.nn.utils`` that clips, not a method of an engine."""
     calls = (node.func for node in walk(method) if isinstance(node, ast.Call))
     return any(
-        tail_name(function) in _CLIPS
+        tail_name(function) in CLIP_FUNCTIONS
         and (isinstance(function, ast.Name) or tail_name(getattr(function, "value", method)) in ("utils", "clip_grad"))
         for function in calls
     )
