@@ -140,7 +140,14 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
         ("model.py", "", {"train.py": "import model\n__import__(x)\n", "low/low.py": LOW}, True),
         ("model.py", "", {"train.py": "import model\ninstantiate(x)\n", "low/low.py": LOW}, True),
         ("model.py", "", {"train.py": "import model\nx = {'_target_': y}\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\nhydra.utils.instantiate(x)\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\nx = dict(_target_=y)\n", "low/low.py": LOW}, True),
         ("model.py", "", {"train.py": "import model\nimports(x)\n", "low/low.py": LOW}, False),
+        # Longer names with these words import nothing.
+        ("model.py", "", {"train.py": "import model\nx = _target_rows[y]\n", "low/low.py": LOW}, False),
+        ("model.py", "", {"train.py": "import model\nx.new_target_ = y\n", "low/low.py": LOW}, False),
+        ("model.py", "", {"train.py": "import model\nreinstantiate(x)\n", "low/low.py": LOW}, False),
+        ("model.py", "", {"train.py": "import model\nmy__import__(x)\n", "low/low.py": LOW}, False),
         (
             "pkg/model.py",
             "",

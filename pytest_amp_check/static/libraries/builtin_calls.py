@@ -129,6 +129,8 @@ def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast
     name = literal_value(args[1]) if len(args) >= 2 else UNKNOWN
     if isinstance(name, str) and name is not UNKNOWN:
         return attribute_of(interp, args[0], name, node)
+    if len(args) >= 2 and isinstance(args[0], ExternalName) and args[0].name == "torch.optim":
+        return ExternalName("torch.optim.Optimizer")  # which optimizer does not matter to the protocol
     return _numbered_attribute(interp, args, node)
 
 

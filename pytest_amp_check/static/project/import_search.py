@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
         def find_import(self, dotted: str, importer: str, level: int = 0) -> str | None: ...
 
 
-#: Words of code that imports modules by names known only at run time.
-DYNAMIC_IMPORT_WORDS = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
+#: Code that imports modules by names known only at run time: by importlib, or by Hydra with the key ``_target_``.
+_DYNAMIC_IMPORT = re.compile(rb"\b(?:import_module|__import__|instantiate)\(|\b_target_\b")
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def kept_import_targets(project: Resolver) -> Iterator[None]:
 def iterate_imports(project: Resolver, path: str, *, by_name: bool = True) -> Iterator[str]:
     """Yield the files that a file imports, and with ``by_name`` the files that run-time names may refer to."""
     data = _load_code(project, path)
-    if by_name and any(word in data for word in DYNAMIC_IMPORT_WORDS):
+    if by_name and _DYNAMIC_IMPORT.search(data):
         yield from _importable_by_name(path, project.members)
     for module, name, _ in patterns.iterate_imports(data):
         yield from _files_of_import(project, module, name, path)

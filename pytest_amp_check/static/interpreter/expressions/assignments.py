@@ -91,15 +91,19 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
     return made.with_provenance(value.provenance)
 
 
-def assign_target(interp: Interpreter, target: ast.expr, value: Value, *, is_new: bool = True) -> None:
-    """Assign a value to a target.
+def assign_target(interp: Interpreter, target: ast.expr, value: Value, *, is_new: bool = True) -> Value:
+    """Assign a value to a target, and return the assigned value.
 
     ``is_new`` says that each iteration of the open loops recreates the value. Otherwise the value continues from the
     last iteration.
     """
+    if isinstance(value, TensorValue) and is_used_as_optimizer(interp, target):
+        # Unanalyzed code that receives a tensor, or a method of a module, may also create optimizers.
+        value = interp.fresh_unknown(target)
     if is_new and value.dtype_info is not NO_DTYPE_INFO:
         value = value.with_dtype_info(value.dtype_info._replace(assigned_loops=interp.current_loops()))
     _TARGETS[type(target)](interp, target, value, is_new)
+    return value
 
 
 def _assign_name(interp: Interpreter, target: ast.Name, value: Value, is_new: bool) -> None:
@@ -153,7 +157,7 @@ def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | Non
 
 def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index: int) -> Value:
     """Return one of the values to which a value is unpacked."""
-    if isinstance(value, TensorValue) and not is_used_as_optimizer(interp, element):
+    if isinstance(value, TensorValue):
         part = value.item_at(NONE)
         part.dtype_info = value.dtype_info.part_info
         return part

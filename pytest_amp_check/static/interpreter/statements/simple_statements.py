@@ -10,14 +10,13 @@ from ..conditions import Formula, conjunction, negate
 from ..disabled_flags import flag_value
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
-from ..expressions.names import emit_found_optimizer, is_used_as_optimizer
+from ..expressions.names import emit_found_optimizer
 from ..imports import import_value, look_up
 from ..interpreter import Interpreter
 from ..joins import record_raise, split_on
 from ..source_text import expression_text
 from ..values.containers import MappingValue
 from ..values.objects import ObjectRef
-from ..values.tensors import TensorValue
 from ..values.value import NONE, UnknownValue
 from .exits import mark_skip, run_unwind_actions
 
@@ -41,10 +40,7 @@ def execute_assign(interp: Interpreter, node: ast.Assign) -> None:
     for listener in interp.handlers.assignment_listeners:
         listener(interp, node)
     for target in node.targets:
-        if isinstance(value, TensorValue) and is_used_as_optimizer(interp, target):
-            # A method of a module may also create optimizers.
-            value = interp.fresh_unknown(node.value)
-        assign_target(interp, target, value)
+        value = assign_target(interp, target, value)
         if isinstance(node.value, ast.Call) and isinstance(value, UnknownValue):
             emit_found_optimizer(interp, target, value)
 
