@@ -41,8 +41,8 @@ def has_low_lstm() -> bool:
     ("program", "optimizer", "autocast", "fewest"),
     sample(
         [
-            ("resnet", "AdamW", True, 11),
             ("mlp", "AdamW", False, 11),
+            ("resnet", "AdamW", True, 11),
             ("weights", "SGD", False, 11),
             ("weights", "AdamW", False, 11),
             ("transformer", "AdamW", False, 11),

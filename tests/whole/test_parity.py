@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from marks import MISTAKES, Places, marks, one_sided, shown
 from negative_examples import negative_examples
+from samples import sample
 
 from pytest_amp_check.protocol.rule import STATIC
 from pytest_amp_check.protocol.rules import RULES
@@ -36,13 +37,16 @@ SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTUR
 #: Rules about source text, which a run does not have.
 OF_TEXT = {"AMP902", "AMP903", "AMP904"}
 EXAMPLES = [(code, kind) for code in RULES if code not in OF_TEXT for kind in ("bad", "good")]
-LOOK_ALIKES = [
-    (code, number)
-    for code, rule in RULES.items()
-    if code not in OF_TEXT
-    for number in range(len(negative_examples(rule)))
-    if rule.detected_by != STATIC
-]
+LOOK_ALIKES = sample(
+    [
+        (code, number)
+        for code, rule in RULES.items()
+        if code not in OF_TEXT
+        for number in range(len(negative_examples(rule)))
+        if rule.detected_by != STATIC
+    ],
+    2,
+)
 
 #: Findings whose two messages cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
 SAID_DIFFERENTLY: dict[str, str] = dict.fromkeys(
@@ -55,8 +59,8 @@ KNOWN_BETTER = {
 }
 #: Number of marks that count for only one of analyzer and recorder, though both decide the rule. It may only shrink.
 ONE_SIDED = 6
-#: Number of negative examples that run to their end. The others need missing libraries, or undefined names.
-RUNNABLE = 180
+#: Share of the negative examples that run to their end. The others need missing libraries, or undefined names.
+RUNNABLE = 0.53
 
 #: Codes that are impossible on this machine, or that its torch cannot show.
 HERE = {*IMPOSSIBLE, *(["AMP217"] if torch.cuda.is_available() else [])}
@@ -338,7 +342,7 @@ def test_a_run_of_a_look_alike_stays_silent(code: str, number: int, folder: Path
 def test_most_look_alikes_run_to_their_end(folder: Path) -> None:
     ended = [pair for pair in LOOK_ALIKES if look_alike(*pair, folder).error is None]
     print(len(ended), "of", len(LOOK_ALIKES), "look-alikes run")  # noqa: T201 - shown by -rP
-    assert len(ended) >= RUNNABLE
+    assert len(ended) >= RUNNABLE * len(LOOK_ALIKES)
 
 
 @pytest.mark.parametrize("program", GIVEN_UP, ids=[program.name for program in GIVEN_UP])
