@@ -62,10 +62,14 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> tuple[list[Value]
     args: Args = []
     for arg in node.args:
         value = interp.evaluate(arg)
-        if isinstance(arg, ast.Starred) and isinstance(value, SequenceValue) and not value.is_open:
+        if not isinstance(arg, ast.Starred):
+            args.append(value)
+        elif isinstance(value, SequenceValue) and not value.is_open:
             args.extend(value.items)
+            interp.unpacked_arguments.add(arg)
         else:
             args.append(value)
+            interp.unpacked_arguments.discard(arg)
     keywords: Keywords = {}
     for keyword in node.keywords:
         value = interp.evaluate(keyword.value)

@@ -399,7 +399,7 @@ def _bind_arguments(
     names = function.parameters()
     rest = dict(keywords)
     is_method = frame.receiver is not None and bool(args) and args[0] is frame.receiver
-    if is_method and isinstance(node, ast.Call) and not ("**" in rest or has_stars(node)):
+    if is_method and isinstance(node, ast.Call) and not ("**" in rest or has_unknown_arguments(interp, node)):
         required = names[len(args) : len(names) - len(spec.defaults)]
         if any(parameter.arg not in rest for parameter in required):
             args, rest = args[:1], {}
@@ -407,7 +407,7 @@ def _bind_arguments(
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg in rest and parameter.arg not in frame.vars:
             frame.vars[parameter.arg] = rest.pop(parameter.arg)
-    starred = "**" in rest or has_stars(node)
+    starred = "**" in rest or has_unknown_arguments(interp, node)
     if not starred:
         _bind_defaults(interp, frame, function, names)
     for parameter in [*names, *spec.kwonlyargs]:
@@ -543,9 +543,11 @@ def _generator_method(
     return receiver if name == "__iter__" else interp.handlers.methods[""](interp, receiver, name, args, keywords, node)
 
 
-def has_stars(node: ast.AST) -> bool:
-    """Return True if a call unpacks a sequence into its arguments."""
-    return isinstance(node, ast.Call) and any(isinstance(argument, ast.Starred) for argument in node.args)
+def has_unknown_arguments(interp: Interpreter, node: ast.AST) -> bool:
+    """Return True if a call unpacks a sequence of unknown length into its arguments."""
+    return isinstance(node, ast.Call) and any(
+        isinstance(argument, ast.Starred) and argument not in interp.unpacked_arguments for argument in node.args
+    )
 
 
 def is_static(function: Function) -> bool:

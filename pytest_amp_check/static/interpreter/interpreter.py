@@ -207,6 +207,8 @@ class Interpreter:
         self._file_data: dict[Any, Any] = {}
         #: Latest value of each expression, in files where low precision may cause a loss.
         self.expression_values: dict[ast.AST, Value] = {}
+        #: Starred arguments whose sequence was known when their call was last evaluated.
+        self.unpacked_arguments: set[ast.Starred] = set()
         #: Events without a node in the current graph, by location and kind. They join the graph when it is complete.
         self.detached_events: dict[tuple[object, ...], Event] = {}
         #: Dtype that inputs are assumed to have, or "": inputs of a model in this dtype, or values in a region of this

@@ -15,7 +15,7 @@ from ...protocol.source_text import SourceText, access_text, names_optimizer
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
-from ..interpreter.functions import has_stars
+from ..interpreter.functions import has_unknown_arguments
 from ..interpreter.identity import Operation, is_equal, number_key, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, run_branches
@@ -513,7 +513,7 @@ def _call_prepare(interp: Interpreter, engine: FrameworkEngine, args: Args, node
     interp.file_data(_PreparingEngines).add(engine.tracked_object.key)
     for value in args:
         _prepare(interp, engine, value)
-    return args[0] if len(args) == 1 else SequenceValue(list(args), is_open=has_stars(node))
+    return args[0] if len(args) == 1 else SequenceValue(list(args), is_open=has_unknown_arguments(interp, node))
 
 
 def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None:

@@ -10,7 +10,7 @@ from ...protocol.source_text import SourceText
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter_context, exit_context
 from ..interpreter.formulas import truth_of
-from ..interpreter.functions import has_stars
+from ..interpreter.functions import has_unknown_arguments
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
@@ -35,7 +35,7 @@ def make_autocast(
         # @torch.autocast without parentheses: torch takes the function as the device type.
         bound = {"device_type": ExternalName("function")}
     arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
-    open_ended = "**" in bound or has_stars(node)
+    open_ended = "**" in bound or has_unknown_arguments(interp, node)
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
         excess = max(0, len(args) - len(entry.parameters))
@@ -146,7 +146,9 @@ def _make_subclass_autocast(
 
 def _make_float8_region(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return Float8Context(
-        enabled_condition(interp, bind_arguments(("enabled",), args, keywords), node, open_ended=has_stars(node))
+        enabled_condition(
+            interp, bind_arguments(("enabled",), args, keywords), node, open_ended=has_unknown_arguments(interp, node)
+        )
     )
 
 

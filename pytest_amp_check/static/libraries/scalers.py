@@ -12,7 +12,7 @@ from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
 from ..interpreter.conditions import Formula, implied_literals, literals, negate
 from ..interpreter.formulas import is_none
-from ..interpreter.functions import inline_call
+from ..interpreter.functions import has_unknown_arguments, inline_call
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches, split_on
@@ -139,6 +139,8 @@ def _call_enabled_scaler(
         target = first_or_named(args, keywords, "optimizer")
         if target is None:
             return NONE
+        if isinstance(target, SequenceValue) and has_unknown_arguments(interp, node):
+            target = target.items[0] if target.items else interp.fresh_unknown(node)
         closure = name == "step" and isinstance(first_or_named(args[1:], keywords, "closure"), FunctionValue)
 
         def emit_for_optimizer(optimizer: int, names: dict[str, object]) -> None:
