@@ -187,7 +187,7 @@ class _GraphChecker(GraphExplorer):
             involved.append(detected_at)
             if _are_test_calls(cause.site, detected_at.site):
                 return None
-        if kind.concerns_training and not self.stepped_optimizers and cause.site.is_in_test():
+        if kind.precedence.needs_training and not self.stepped_optimizers and cause.site.is_in_test():
             return None
         path = self.build_trace(label, here, violation.cause, violation.detected_at)
         if not self.knows_callers and (

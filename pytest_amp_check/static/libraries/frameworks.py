@@ -101,17 +101,17 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
     framework = frameworks.FRAMEWORK_OF[entry.name]
     known = FRAMEWORKS[framework].engine
     tracked_object = make_object(interp, "scaler", node)
-    given = bound.get(known.precision_parameter)
-    if given is None and known.default_precision is not None and "**" not in bound:
-        given = Const(known.default_precision)
+    given = bound.get(known.precision.parameter)
+    if given is None and known.precision.default is not None and "**" not in bound:
+        given = Const(known.precision.default)
     elif given is None:
         # Engines of one program share a state, which the first engine determines.
         given = next((x.precision for x in interp.graph_data(EngineTable).values() if x.framework == framework), None)
     given, enabled, doubt = _resolve_precision(interp, given, framework, node)
     steps = None
-    if known.accumulation_parameter:
-        hidden = "**" in bound or any(name in bound for name in known.other_accumulation_parameters)
-        steps = bound.get(known.accumulation_parameter) or (
+    if known.accumulation.parameter:
+        hidden = "**" in bound or any(name in bound for name in known.accumulation.other_parameters)
+        steps = bound.get(known.accumulation.parameter) or (
             make_unknown_steps(interp, tracked_object) if hidden else _DEFAULT_STEPS
         )
     set_framework(tracked_object, framework, doubt)
@@ -128,7 +128,7 @@ def _check_accumulation_option(
     site = engine.tracked_object.site
     if engine.accumulation_steps is not _DEFAULT_STEPS or function is None or site is None:
         return
-    parameter = known.accumulation_parameter
+    parameter = known.accumulation.parameter
     receiver = receiver_of(node)
     own = "" if receiver is None else access_text(receiver)
     option = next(
@@ -163,12 +163,12 @@ def _resolve_precision(
     interp: Interpreter, given: Value | None, framework: str, node: ast.AST
 ) -> tuple[Value, Formula, str]:
     """Return a precision, the condition that losses are scaled in this precision, and the severity of the doubt."""
-    values = FRAMEWORKS[framework].engine.scaled_precisions
+    values = FRAMEWORKS[framework].engine.precision.scaled
     if not values:
         return NONE, True, ""
     if given is None or literal_value(given) is None:
         # All engines of a program without a precision of their own share a setting from outside the program.
-        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].engine.precision_parameter)
+        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].engine.precision.parameter)
         return unknown, is_equal(interp, unknown, values[0], node), INFO
     enabled = disjunction(*(is_equal(interp, given, value, node) for value in values))
     known = isinstance(enabled, bool) or any(literal_value(v) in values for v in given.alternatives())
@@ -182,7 +182,7 @@ def make_used_engine(
     tracked_object = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
     precision, enabled, doubt = _resolve_precision(interp, None, framework, node)
     set_framework(tracked_object, framework, doubt)
-    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].engine.accumulation_parameter else None
+    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].engine.accumulation.parameter else None
     return FrameworkEngine(framework, tracked_object, enabled, value, precision, steps)
 
 
@@ -226,7 +226,7 @@ def call_engine_method(
         interp.graph_data(_MicrobatchTable)[engine.tracked_object.key] = begun
         _check_accumulation_option(interp, engine, known, node)
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
-        divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
+        divides = does == frameworks.UPDATE_PARAMS or known.accumulation.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
     if does in (frameworks.STEP, frameworks.UPDATE_PARAMS):
         key, names = _find_wrapped_optimizer(interp, engine, node)
@@ -360,7 +360,7 @@ def _is_on_other_path(interp: Interpreter, engine: FrameworkEngine) -> bool:
 def _set_engine_attribute(
     interp: Interpreter, receiver: FrameworkEngine, name: str, value: Value, target: ast.Attribute
 ) -> bool:
-    steps = FRAMEWORKS[receiver.framework].engine.accumulation_parameter
+    steps = FRAMEWORKS[receiver.framework].engine.accumulation.parameter
     if steps and steps == name:
         receiver.accumulation_steps = value
         return True
@@ -660,7 +660,7 @@ def _check_uncounted_step(interp: Interpreter, engine: FrameworkEngine) -> None:
         return
     # A condition of its own may begin windows by hand.
     if frozenset(interp.active_guards()) <= backward.guards:
-        parameter = FRAMEWORKS[engine.framework].engine.accumulation_parameter
+        parameter = FRAMEWORKS[engine.framework].engine.accumulation.parameter
         names = {"engine": receiver_text(backward.node), "parameter": parameter}
         interp.emit_at(e.Window(interp.site_of(backward.node), how="unused", names=names))
 
@@ -736,8 +736,8 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
     known = FRAMEWORKS[engine.framework].engine
     tracked_object = make_object(interp, "autocast", node)
     enabled: Formula = True
-    if known.autocast_precisions:
-        enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))
+    if known.precision.autocast:
+        enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.precision.autocast))
     region = tracked_object.attributes
     region.device, region.dtype, region.cache = "cuda", "float16" if engine.enabled is True else "?", True
     return ObjectRef(tracked_object, enabled)
