@@ -98,7 +98,7 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
 def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
     kinds = set(every_kind())
-    assert {kind for kind in kinds if kind.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
+    assert {kind for kind in kinds if kind.traits.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
 
 
 # Totality.

@@ -144,7 +144,7 @@ def said(drawing: Drawing, word: str) -> Event:
         event.subject = drawing.program.objects[-1].key
     if kind in AFTER_STEPS:
         event.object = drawing.optimizers[0].key
-    if kind.has_loops and "loops" not in facts:
+    if kind.traits.has_loops and "loops" not in facts:
         event.loops = (1,)
     return event
 

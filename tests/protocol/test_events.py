@@ -41,7 +41,7 @@ def code(*folders: str) -> Iterator[ast.AST]:
 def read() -> set[str]:
     """Return the names that the package reads as attributes anywhere, or that decide the effect of an event."""
     loaded = (node for node in code("protocol", "static", "runtime") if isinstance(node, ast.Attribute))
-    deciding = (kind.deciding_fields or () for kind in KINDS.values())
+    deciding = (kind.traits.deciding_fields or () for kind in KINDS.values())
     return {node.attr for node in loaded if isinstance(node.ctx, ast.Load)}.union(*deciding)
 
 
@@ -96,13 +96,18 @@ def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], wri
     fields = fields_of(kind) - fields_of(Event)
     assert fields - written[name] - written[""] == set(), "pass these to the event, or remove them"
     assert fields - read == set(), "read these in a check or a handler, or remove them"
-    assert fields_of(kind).issuperset(kind.deciding_fields or ())
+    assert fields_of(kind).issuperset(kind.traits.deciding_fields or ())
 
 
 def test_what_several_kinds_have_in_common_is_declared_once() -> None:
     for kind in KINDS.values():
         declared = [name for each in kind.__mro__ for name in own_fields(each)]
         assert len(declared) == len(set(declared))
+
+
+def test_a_constant_outside_of_the_traits_fails_where_the_kind_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"event Replayed: declare may_violate in `traits = KindTraits\(\.\.\.\)`"):
+        type("Replayed", (Event,), {"may_violate": True})
 
 
 def test_fields_that_nobody_declares_fail_in_tests() -> None:
@@ -120,7 +125,7 @@ def test_fields_that_nobody_declares_fail_in_tests() -> None:
 
 @every_kind
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
-    for words in (KINDS[name].description, KINDS[name].scaled_description):
+    for words in (KINDS[name].traits.description, KINDS[name].traits.scaled_description):
         assert words == words.strip() and not words.endswith(".") and words == words[:1].lower() + words[1:]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..sites import Site, TraceFacts
-from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, OwnedEvent, ScaledLoss
+from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, KindTraits, OwnedEvent, ScaledLoss
 from .regions import AutocastEnter, AutocastNew
 
 TYPE_CHECKING = False
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 class ScalerNew(Event):
     """A scaler is constructed."""
 
-    predicate_worth = SELDOM
-    description = "the scaler is constructed"
+    traits = KindTraits(predicate_worth=SELDOM, description="the scaler is constructed")
 
     #: Values bound to the signature.
     arguments: Names = NO_NAMES
@@ -59,11 +58,13 @@ class Scale(ScaledLoss):
 class Backward(ScaledLoss):
     """A loss runs backward, scaled by a scaler or by nothing."""
 
-    predicate_worth = MOVES
-    description = "gradients of an unscaled loss are added"
-    scaled_description = "gradients multiplied by the loss scale are added"
-    has_loops = True
-    deciding_fields = ("feeds", "divided", "given", "of_unknown_value")
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="gradients of an unscaled loss are added",
+        scaled_description="gradients multiplied by the loss scale are added",
+        has_loops=True,
+        deciding_fields=("feeds", "divided", "given", "of_unknown_value"),
+    )
 
     #: Optimizers that accumulate the gradients, None if unknown.
     feeds: Collection[int] | None = None
@@ -108,8 +109,7 @@ class Backward(ScaledLoss):
 class AutogradGrad(Event):
     """Gradients are computed by ``torch.autograd.grad``."""
 
-    description = "gradients are computed to be differentiated again"
-    may_violate = True
+    traits = KindTraits(description="gradients are computed to be differentiated again", may_violate=True)
 
     #: The gradients are differentiated again (``create_graph=True``), as a penalty on their norm.
     differentiable: bool = False
@@ -118,12 +118,14 @@ class AutogradGrad(Event):
 class Unscale(Event):
     """A scaler unscales the gradients of an optimizer."""
 
-    predicate_worth = MOVES
-    description = "the gradients are divided by the loss scale"
-    may_violate = True
-    has_optimizer = True
-    establishes_optimizer = True
-    deciding_fields = ()
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the gradients are divided by the loss scale",
+        has_optimizer=True,
+        establishes_optimizer=True,
+        may_violate=True,
+        deciding_fields=(),
+    )
 
     #: Framework whose call this is, "" if there may be none. None for a call of the program.
     framework: str | None = None
@@ -134,18 +136,17 @@ class Unscale(Event):
 class Restore(OwnedEvent):
     """A block of a scaler that unscales the gradients it scaled ends."""
 
-    predicate_worth = MOVES
-    description = "the gradients are divided by the loss scale"
-    may_violate = True
+    traits = KindTraits(
+        predicate_worth=MOVES, description="the gradients are divided by the loss scale", may_violate=True
+    )
 
 
 class Update(Event):
     """A scaler updates the scale. A run has the scale and statistics so far."""
 
-    predicate_worth = MOVES
-    description = "the loss scale is updated"
-    may_violate = True
-    deciding_fields = ("new_scale",)
+    traits = KindTraits(
+        predicate_worth=MOVES, description="the loss scale is updated", may_violate=True, deciding_fields=("new_scale",)
+    )
 
     #: An argument sets the scale.
     new_scale: bool = False
@@ -165,7 +166,7 @@ class Update(Event):
 class Forward(Event):
     """A module runs forward."""
 
-    description = "the model runs forward"
+    traits = KindTraits(description="the model runs forward")
 
     #: The weights may be cached.
     cached: bool = True
@@ -176,7 +177,7 @@ class Forward(Event):
 class Loss(Event):
     """A loss function is computed."""
 
-    may_violate = True
+    traits = KindTraits(may_violate=True)
 
     #: Name of the loss.
     function: str | None = None

@@ -400,7 +400,7 @@ class Interpreter:
             self._add_event(self.state.current_node, event)
 
     def _add_event(self, current_node: int, event: Event) -> None:
-        if event.has_loops and event.loops is None:
+        if event.traits.has_loops and event.loops is None:
             # Rules for this kind need the loops around the event.
             event.loops = (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions)
         event.guards = self.active_guards()
