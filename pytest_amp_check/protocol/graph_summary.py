@@ -209,7 +209,9 @@ def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
 
 
 def _is_scaled_unevenly(event: Event) -> bool:
-    return isinstance(event, e.ScaledLoss) and (event.twice or (isinstance(event, e.Backward) and event.uneven))
+    return isinstance(event, e.ScaledLoss) and (
+        event.twice or (isinstance(event, e.Backward) and event.scaling.is_uneven)
+    )
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:

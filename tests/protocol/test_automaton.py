@@ -770,7 +770,7 @@ def window(drawing: Drawing, *between: Event) -> list[Event]:
     """Return a whole step, with events between backward and the step."""
     return [
         drawing.event(e.ZeroGrad),
-        drawing.scaled_backward(divided=True),
+        drawing.scaled_backward(division=e.DIVIDED),
         *between,
         drawing.event(e.ScalerStep),
         drawing.event(e.Update),
@@ -787,7 +787,7 @@ def test_a_straight_line_that_is_right_gives_nothing() -> None:
 def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -> None:
     drawing = Drawing()
     clip = drawing.event(e.Clip)
-    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True), clip]
+    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED), clip]
     drawing.line(0, *events, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP201", clip.site.line)
@@ -807,7 +807,7 @@ def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
 def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
     """A tool that enumerates 2**60 paths does not finish."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     for n in range(60):
         node = drawing.diamond(node, drawing.test(f"flag{n}"), [drawing.event(e.ParamWrite)])
     clip = drawing.event(e.Clip)
@@ -818,10 +818,10 @@ def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
 def asked_twice(questions: int) -> Drawing:
     """Return a graph that tests each predicate twice, with a backward under each test."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     tests = [drawing.test(f"flag{n}") for n in range(questions)]
     for test in (*tests, *tests):
-        node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
+        node = drawing.diamond(node, test, [drawing.scaled_backward(division=e.DIVIDED)])
     drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     return drawing
 
@@ -845,8 +845,8 @@ def test_what_happens_on_all_of_too_many_ways_is_found_and_possible(monkeypatch:
         tests = [drawing.test(f"flag{n}") for n in range(9)]
         node = drawing.line(0)
         for test in (*tests, *tests):
-            node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
-        node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+            node = drawing.diamond(node, test, [drawing.scaled_backward(division=e.DIVIDED)])
+        node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
         clip = [drawing.event(e.Clip)] if wrong else []
         drawing.line(node, *clip, drawing.event(e.ScalerStep), drawing.event(e.Update))
         monkeypatch.setattr(graph_exploration, "LIMIT", 400)
@@ -917,7 +917,7 @@ def test_an_answer_can_imply_another() -> None:
 def test_a_fault_of_some_paths_says_when() -> None:
     drawing = Drawing()
     clips = drawing.test("max_norm")
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     clip = drawing.event(e.Clip)
     node = drawing.diamond(node, clips, [clip])
     drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
@@ -1008,7 +1008,7 @@ def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: b
     head = drawing.node()
     drawing.graph.nodes[head].forgotten_predicates = 1 << full.key
     drawing.way(entry, head)
-    body = [drawing.scaled_backward(divided=divided)]
+    body = [drawing.scaled_backward(division=e.LossDivision(divided))]
     if unscale_everywhere:
         body.append(drawing.event(e.Unscale))
     node = drawing.line(head, *body)

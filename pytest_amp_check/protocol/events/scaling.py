@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..fast_namedtuple import NamedTuple
 from ..sites import Site, TraceFacts
 from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, KindTraits, OwnedEvent, ScaledLoss
 from .regions import AutocastEnter, AutocastNew
@@ -55,6 +56,45 @@ class Scale(ScaledLoss):
     other_device: AutocastEnter | None = None
 
 
+class LossDivision(NamedTuple):
+    """Division of a loss by the number of microbatches of a window.
+
+    - ``is_divided``: the loss is divided.
+    - ``is_vague``: the division is not certain.
+    - ``counter``: a divisor of the loss that counts the microbatches so far: its location, text and identities.
+    """
+
+    is_divided: bool = False
+    is_vague: bool = False
+    counter: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
+
+
+class LossScaling(NamedTuple):
+    """Loss scale of a loss that runs backward.
+
+    - ``is_scaled``: a scaler scaled the loss.
+    - ``may_be_scaled_by_caller``: the caller may have scaled the loss.
+    - ``comes_from_caller``: the caller computes the loss.
+    - ``may_have_scaled_gradient``: the gradient argument of the backward may be scaled.
+    - ``is_uneven``: terms of the loss have different scales.
+    - ``has_several_scalers``: terms of the loss have different scalers.
+    """
+
+    is_scaled: bool = False
+    may_be_scaled_by_caller: bool = False
+    comes_from_caller: bool = False
+    may_have_scaled_gradient: bool = False
+    is_uneven: bool = False
+    has_several_scalers: bool = False
+
+
+NO_DIVISION = LossDivision()
+DIVIDED = LossDivision(is_divided=True)
+NO_SCALING = LossScaling()
+#: Of a backward with unknown gradients.
+UNKNOWN_SCALING = LossScaling(may_have_scaled_gradient=True)
+
+
 class Backward(ScaledLoss):
     """A loss runs backward, scaled by a scaler or by nothing."""
 
@@ -63,17 +103,15 @@ class Backward(ScaledLoss):
         description="gradients of an unscaled loss are added",
         scaled_description="gradients multiplied by the loss scale are added",
         has_loops=True,
-        deciding_fields=("feeds", "divided", "given", "of_unknown_value"),
+        deciding_fields=("feeds", "division", "scaling"),
     )
 
     #: Optimizers that accumulate the gradients, None if unknown.
     feeds: Collection[int] | None = None
     #: Identities of the leaves in a run.
     leaves: frozenset[int] = frozenset()
-    #: The loss is divided.
-    divided: bool = False
-    #: The division is not certain.
-    vague: bool = False
+    division: LossDivision = NO_DIVISION
+    scaling: LossScaling = NO_SCALING
     #: Kind of a loop without step: LOOSE or MICRO.
     inside: str = ""
     #: Under no_sync.
@@ -86,20 +124,6 @@ class Backward(ScaledLoss):
     custom: bool = False
     #: In a region of TransformerEngine.
     float8: bool = False
-    #: Terms of the loss have different scales.
-    uneven: bool = False
-    #: Terms of the loss have different scalers.
-    several: bool = False
-    #: Scaled by a scaler.
-    scaled: bool = False
-    #: The caller may have scaled the loss.
-    given: bool = False
-    #: The caller computes the loss.
-    outside: bool = False
-    #: The gradient argument may be scaled.
-    of_unknown_value: bool = False
-    #: A divisor of the loss that counts the microbatches so far: its location, text and identities.
-    running: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
     #: Name of a scaler of the same object, which no method uses here.
     beside: str = ""
     #: In a run: optimizers whose gradients of another loss are unscaled already.

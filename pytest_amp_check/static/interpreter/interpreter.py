@@ -531,7 +531,7 @@ def _get_or_create(data: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
 def _drop_unrelated_divisors(interp: Interpreter) -> None:
     """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
     events = [node.event for node in interp.builder.nodes if node.event is not None]
-    running = [event for event in events if isinstance(event, e.Backward) and event.running is not None]
+    running = [event for event in events if isinstance(event, e.Backward) and event.division.counter is not None]
     if not running:
         return
     guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
@@ -539,6 +539,6 @@ def _drop_unrelated_divisors(interp: Interpreter) -> None:
         interp.predicates.question_of(key) for key in guards if interp.graph.predicates[key].is_window_predicate
     ]
     for event in running:
-        keys = event.running[2] if event.running is not None else ()
+        keys = event.division.counter[2] if event.division.counter is not None else ()
         if not any(mentions_key(question, key) for question in questions for key in keys):
-            event.running = None
+            event.division = event.division._replace(counter=None)

@@ -321,13 +321,26 @@ def run_backward(
     known = interp.program.attributes
     if feeds is None and not known.freezes_unknown:
         known.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
-    running = next(
+    counter = next(
         (
             (divisor.site, divisor.source_text, (divisor.counter, divisor.key))
             for divisor in tensor.divisors
             if divisor.counter is not None
         ),
         None,
+    )
+    division = e.LossDivision(
+        is_divided=tensor.is_divided or tensor.is_from_outside or graded,
+        is_vague=tensor.has_unknown_reduction,
+        counter=counter,
+    )
+    scaling = e.LossScaling(
+        is_scaled=scaler is not None,
+        may_be_scaled_by_caller=scaler is None and tensor.is_from_outside,
+        comes_from_caller=tensor.is_from_outside,
+        may_have_scaled_gradient=scaler is None and graded,
+        is_uneven=scaler is not None and tensor.has_mixed_scales,
+        has_several_scalers=tensor.has_several_scalers,
     )
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
@@ -339,19 +352,12 @@ def run_backward(
             feeds=feeds,
             averaged=averaged,
             no_sync=no_sync,
-            divided=tensor.is_divided or tensor.is_from_outside or graded,
-            vague=tensor.has_unknown_reduction,
-            of_unknown_value=scaler is None and graded,
-            given=scaler is None and tensor.is_from_outside,
-            scaled=scaler is not None,
-            uneven=scaler is not None and tensor.has_mixed_scales,
-            several=tensor.has_several_scalers,
-            outside=tensor.is_from_outside,
+            division=division,
+            scaling=scaling,
             dtypes=tensor.region_dtypes,
             custom=tensor.has_custom_backward,
             forward=tensor.first_forward,
             float8=float8,
-            running=running,
         )
 
     def run_float8_branches(*, no_sync: bool = False) -> None:

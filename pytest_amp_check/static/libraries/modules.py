@@ -326,7 +326,7 @@ def _call_forward(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_backward(interp: Interpreter, asked: _MethodCall) -> Value:
-    interp.emit(e.Backward, asked.node, of_unknown_value=True, feeds=None)
+    interp.emit(e.Backward, asked.node, scaling=e.UNKNOWN_SCALING, feeds=None)
     return NONE
 
 

@@ -139,7 +139,7 @@ def _call_optimizer_method(
         if name in HOOKS:
             optimizer.tracked_object.attributes.divided = True
     if name == "backward":
-        interp.emit(e.Backward, node, of_unknown_value=True, feeds=None)
+        interp.emit(e.Backward, node, scaling=e.UNKNOWN_SCALING, feeds=None)
     return structural_unknown(interp, Operation.CALL, (optimizer, *args), name, name)
 
 

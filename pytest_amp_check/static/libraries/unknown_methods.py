@@ -157,7 +157,7 @@ def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: K
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
         # The backward of a framework may scale, divide and step.
-        interp.emit(e.Backward, node, of_unknown_value=True, feeds=None, names={"loss": receiver_text(node)})
+        interp.emit(e.Backward, node, scaling=e.UNKNOWN_SCALING, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
 

@@ -232,7 +232,9 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
     """
     events = [node.event for node in interp.builder.nodes[head:] if node.event is not None]
     backwards = [event for event in events if isinstance(event, e.Backward)]
-    if not backwards or any(event.of_unknown_value or event.given for event in backwards):
+    if not backwards or any(
+        event.scaling.may_have_scaled_gradient or event.scaling.may_be_scaled_by_caller for event in backwards
+    ):
         return False
     if any(
         isinstance(event, (e.ScalerStep, e.Step)) or (isinstance(event, e.Handoff) and e.STEPS in event.about)
