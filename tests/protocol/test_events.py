@@ -16,6 +16,7 @@ from pytest_amp_check.protocol import event_graph, events, torch_api
 from pytest_amp_check.protocol.event_graph import Program
 from pytest_amp_check.protocol.events import Event, name_of_kind
 from pytest_amp_check.protocol.sites import Site
+from pytest_amp_check.protocol.tracked_objects import ModuleDtypes, ModuleTraining, ObjectAttributes
 
 ROOT = Path(pytest_amp_check.__file__).parent
 #: The modules that declare events and attributes.
@@ -127,6 +128,24 @@ def test_fields_that_nobody_declares_fail_in_tests() -> None:
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
     for words in (KINDS[name].traits.description, KINDS[name].traits.scaled_description):
         assert words == words.strip() and not words.endswith(".") and words == words[:1].lower() + words[1:]
+
+
+def test_an_object_that_is_either_of_two_has_what_each_of_them_sets() -> None:
+    one, other, either = (ObjectAttributes() for _ in range(3))
+    one.dtypes, other.dtypes = ModuleDtypes(low="float16"), ModuleDtypes(casts=True, low="bfloat16")
+    other.freeze()
+    other.set_trainer(is_float16=False)
+    one.set_trainer(is_float16=True)
+    either.set_to_either(one, other)
+    assert either.dtypes == ModuleDtypes(casts=True, low="float16")
+    assert either.training == ModuleTraining(frozen=True, trainer_float16=True)
+    assert "shape" not in vars(either)
+
+
+def test_an_object_that_is_either_of_two_unknown_ones_is_as_unknown() -> None:
+    either = ObjectAttributes()
+    either.set_to_either(ObjectAttributes(), ObjectAttributes(owns=frozenset({1})))
+    assert vars(either) == {"owns": frozenset({1})}
 
 
 def test_things_and_events_are_shown_by_what_they_are() -> None:

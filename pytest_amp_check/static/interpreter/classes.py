@@ -162,9 +162,10 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         tracked_object = None
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
-            tracked_object.attributes.read = has_plain_forward(interp, cls)
-            tracked_object.attributes.casts = _may_cast(lineage_of(interp, cls))
-            tracked_object.attributes.callees = _called_functions(lineage_of(interp, cls))
+            attributes = tracked_object.attributes
+            attributes.read = has_plain_forward(interp, cls)
+            attributes.dtypes = attributes.dtypes._replace(casts=_may_cast(lineage_of(interp, cls)))
+            attributes.callees = _called_functions(lineage_of(interp, cls))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made

@@ -384,7 +384,7 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
 def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
     """Return one tracked object that stands for either of two objects, created in the two branches."""
     joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
-    vars(joined.attributes).update({**vars(b.attributes), **vars(a.attributes)})
+    joined.attributes.set_to_either(a.attributes, b.attributes)
     mine, others = a.attributes.owns, b.attributes.owns
     if mine is not None or others is not None:
         joined.attributes.owns = None if mine is None or others is None else mine | others

@@ -274,7 +274,11 @@ def _is_parameter(interp: Interpreter, value: ast.expr, method: Function) -> boo
 
 def _is_float32(value: Value) -> bool:
     """Return True if a value is known to be a float32 tensor."""
-    return bool(value.tracked_object.attributes.parameter) if isinstance(value, ObjectRef) else value.is_new_float32
+    return (
+        bool(value.tracked_object.attributes.shape.is_float32_parameter)
+        if isinstance(value, ObjectRef)
+        else value.is_new_float32
+    )
 
 
 def _mentions_dtypes(method: Function) -> bool:

@@ -526,7 +526,7 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
     unknown = value if isinstance(value, UnknownValue) else None
     module = tracked_object_of(value) if unknown is None else interp.tracked_objects.get(("used", unknown.key))
     if module is not None and module.role == "module":
-        module.attributes.prepared = True
+        module.attributes.dtypes = module.attributes.dtypes._replace(prepared=True)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))

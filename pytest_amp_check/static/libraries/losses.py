@@ -576,7 +576,7 @@ def _are_sample_means(operands: Iterable[Value]) -> bool:
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.wide)
+    return tracked_object is not None and bool(tracked_object.attributes.shape.has_dimensions)
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:

@@ -95,7 +95,7 @@ def _note_recasts(interp: Interpreter, tracked_object: TrackedObject, node: ast.
 
 def is_compiled_or_low(tracked_object: TrackedObject) -> bool:
     """Return True if a region does not cast the weights of a module one by one."""
-    return bool(tracked_object.attributes.low or tracked_object.attributes.compiled)
+    return bool(tracked_object.attributes.dtypes.low or tracked_object.attributes.compiled)
 
 
 def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[int, ...], loop: Loop) -> str:
