@@ -367,12 +367,12 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
         return made
     # The same access on the same union gives the same unknown value.
     known = structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), made.source_text, name)
-    known.is_divided, known.is_comparison_result, known.is_from_outside = (
-        made.is_divided,
-        made.is_comparison_result,
-        made.is_from_outside,
+    known.normalization = known.normalization._replace(
+        is_divided=made.normalization.is_divided, divisors=made.normalization.divisors
     )
-    known.divisors = made.divisors
+    known.origin = known.origin._replace(
+        is_comparison_result=made.origin.is_comparison_result, is_from_outside=made.origin.is_from_outside
+    )
     return known
 
 

@@ -63,7 +63,7 @@ class ContextHandler:
     def entered_value(self, interp: Interpreter, value: Any, node: ast.expr) -> Value:
         """Return the value that ``as`` assigns."""
         made = interp.fresh_unknown(node, "entered")
-        made.is_divided = isinstance(value, UnknownValue) and value.is_divided
+        made.set_divided(is_divided=isinstance(value, UnknownValue) and value.normalization.is_divided)
         return made
 
 

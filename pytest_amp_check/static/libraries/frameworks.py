@@ -195,8 +195,8 @@ def _make_passed_wrapper(interp: Interpreter, framework: str, value: UnknownValu
     while isinstance(holder, ast.Subscript):
         holder = holder.value
     held: Value | None = interp.state.frame.vars.get(holder.id) if isinstance(holder, ast.Name) else None
-    held = value if held is None else held.recognized_from or held
-    if not isinstance(held, UnknownValue) or not held.is_argument:
+    held = value if held is None else held.before_recognition()
+    if not isinstance(held, UnknownValue) or not held.origin.is_argument:
         optimizer = interp.tracked_object(("used", value.key), "optimizer", text, interp.site_of(node))
         return ObjectRef(optimizer, True, value)
     engine = make_used_engine(interp, framework, value, text, node)
@@ -330,7 +330,7 @@ def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValu
     key = ("sync", engine.tracked_object.key, None if begun is None else loops)
     made = interp.unknown_value(key, f"{engine.tracked_object.name}.{flag}", loops)
     made.loops |= loops
-    made.is_counter = True
+    made.count = made.count._replace(is_counter=True)
     return made
 
 
@@ -383,7 +383,9 @@ def _run_backward_of(
     if divides and engine.accumulation_steps is not None:
         _note_uncounted(interp, engine, node)
         report_framework_division(interp, loss, engine.accumulation_steps, FRAMEWORKS[engine.framework].title, node)
-        loss.is_divided = loss.is_divided or literal_value(engine.accumulation_steps) != 1
+        loss.normalization = loss.normalization._replace(
+            is_divided=loss.normalization.is_divided or literal_value(engine.accumulation_steps) != 1
+        )
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
     own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
@@ -394,11 +396,12 @@ def _run_backward_of(
             node,
             scaler,
             feeds=find_updating_optimizers(interp, loss.module_keys),
-            division=e.LossDivision(is_divided=loss.is_divided),
+            division=e.LossDivision(is_divided=loss.normalization.is_divided),
             no_sync=no_sync,
             scaling=e.LossScaling(
                 is_scaled=scaler is not None,
-                may_have_scaled_gradient=(loss.is_from_outside or loss.is_from_gradient) and scaler is None,
+                may_have_scaled_gradient=(loss.origin.is_from_outside or loss.origin.is_from_gradient)
+                and scaler is None,
             ),
             twice=scaler == engine.tracked_object.key and own_scaler is not None,
             dtypes=loss.region_dtypes,
@@ -462,7 +465,7 @@ def emit_divided_twice(
 
     ``guessed`` means that only the name of the number says so.
     """
-    for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
+    for divisor in sorted(loss.normalization.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
             event = e.DividedTwice(divisor.site, None, divisor=words, framework=framework, way=context, guessed=guessed)
@@ -632,7 +635,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
         after_window = interp.unknown_value(
             ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
         )
-        after_window.is_counter = True
+        after_window.count = after_window.count._replace(is_counter=True)
         run_branches(interp, truth_of(interp, after_window, node=node), clear, lambda: None)
     else:
         _run_at_window_end(interp, engine, node, clear)

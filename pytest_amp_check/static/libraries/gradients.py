@@ -112,7 +112,7 @@ def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node
         return BoundMethod(receiver, name)
     return (
         GradValue(ParamsValue(None))
-        if name == "grad" and isinstance(receiver, UnknownValue) and receiver.is_loop_element
+        if name == "grad" and isinstance(receiver, UnknownValue) and receiver.origin.is_loop_element
         else None
     )
 

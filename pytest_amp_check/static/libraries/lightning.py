@@ -151,7 +151,7 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
         return
     loss = as_loss(value.items.get("loss", NONE) if isinstance(value, MappingValue) else value)
     keys, texts = _find_trainers(interp, function.module).find_divisions()
-    own = {text for d in loss.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
+    own = {text for d in loss.normalization.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
     emit_divided_twice(
         interp, loss, keys, texts | own, FRAMEWORKS[frameworks.LIGHTNING].title, "in automatic optimization"
     )

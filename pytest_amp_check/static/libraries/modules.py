@@ -215,7 +215,7 @@ def _run_forward_method(
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:
     """Return True if a forward may compute a loss (by names or arguments), or may lose precision in a region."""
-    compares = len(given) > 1 and any(tensors_in(v) or v.is_call_result for v in given)
+    compares = len(given) > 1 and any(tensors_in(v) or v.origin.is_call_result for v in given)
     return compares or method.may_compute_loss or (method.may_lose_precision and in_region(interp))
 
 
@@ -382,7 +382,8 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     made.kind = last.tracked_object.attributes.kind if isinstance(last, ObjectRef) else kind
     made.parts = {part.tracked_object.key for part in parts if part.tracked_object is not None}
     made.shape = made.shape._replace(
-        is_float32_parameter=kind == "Parameter" and all(value.is_new_float32 for value in args),
+        is_float32_parameter=kind == "Parameter"
+        and all(isinstance(value, UnknownValue) and value.is_new_float32 for value in args),
         has_dimensions=kind == "Parameter" and _has_dimensions(node),
     )
     if "dtype" in keywords:
@@ -494,7 +495,7 @@ def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
     """Return the output of a module with the dtype info of the analyzed forward."""
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open and _has_items(outcome):
         several = made.copy()
-        several.has_unknown_reduction = True
+        several.normalization = several.normalization._replace(has_unknown_reduction=True)
         return map_items(outcome, lambda item: _copy_dtypes(item, several))
     part = made.copy()
     part.dtype_info = outcome.dtype_info
@@ -526,13 +527,13 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
     part.dtype_info = outcome.dtype_info
     _copy_region(outcome, part)
     if isinstance(outcome, TensorValue):
-        part.is_divided, part.is_loss, part.has_unknown_reduction = (
-            outcome.is_divided,
-            outcome.is_loss,
-            outcome.has_unknown_reduction,
+        part.is_loss = outcome.is_loss
+        part.normalization = part.normalization._replace(
+            is_divided=outcome.normalization.is_divided,
+            has_unknown_reduction=outcome.normalization.has_unknown_reduction,
         )
     elif isinstance(outcome, UnknownValue):
-        part.is_divided = outcome.is_divided
+        part.set_divided(is_divided=outcome.normalization.is_divided)
     return part
 
 

@@ -154,7 +154,7 @@ def _reads_nothing_else(interp: Interpreter, call: ast.Call, read: list[ast.AST]
 def _is_counter(value: Value | None) -> bool:
     """Return True if a value is a constant, or a counter of a loop."""
     if isinstance(value, UnknownValue):
-        return value.is_counter or value.is_loop_index
+        return value.count.is_counter or value.count.is_loop_index
     return isinstance(value, Const)
 
 
