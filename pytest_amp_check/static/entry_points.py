@@ -129,7 +129,7 @@ require_listed(
     "static/libraries",
     [library.__name__.rpartition(".")[2] for library in LIBRARIES],
     "add the module to LIBRARIES in static/entry_points.py, before those whose handlers it replaces",
-    marker="\ndef register(handlers: HandlerTable)",
+    marker="\ndef register(",
 )
 HANDLERS = HandlerTable()
 for _library in LIBRARIES:

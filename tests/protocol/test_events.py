@@ -73,8 +73,8 @@ def test_there_are_many_kinds() -> None:
 
 @every_kind
 def test_the_package_lists_each_kind(name: str) -> None:
-    assert getattr(events, name) is KINDS[name]
-    assert name in events.__all__
+    assert getattr(events, name, None) is KINDS[name], "import it in protocol/events/__init__.py"
+    assert name in events.__all__, "list it in protocol/events/__init__.py"
 
 
 @pytest.fixture(scope="module")
