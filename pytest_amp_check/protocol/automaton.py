@@ -184,7 +184,10 @@ MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 def _add_moves(grads: str, **moves: str) -> None:
     for name, target in moves.items():
         state, _, violation = target.partition(" ")
-        MOVES[grads, name.replace("_", "-")] = (state, violation)
+        event = name.replace("_", "-")
+        if event not in INPUTS or state not in GRADS:
+            raise ValueError(f"move {event}={target}: no input of INPUTS, or no gradient content of GRADS")
+        MOVES[grads, event] = (state, violation)
 
 
 _add_moves(

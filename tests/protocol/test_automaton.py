@@ -218,6 +218,12 @@ def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
         assert not label or label in OF_THE_AUTOMATON
 
 
+@pytest.mark.parametrize("moves", [{"unscaled": a.RAW}, {"unscale": "unscalled"}])
+def test_a_move_of_an_unknown_word_fails_at_once(moves: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="no input of INPUTS, or no gradient content of GRADS"):
+        a._add_moves(a.SCALED, **moves)
+
+
 def test_each_row_of_the_tables_decides_in_some_state_that_is_reached(search: Search) -> None:
     for table in (a.FIRST, a.ENDS):
         for event, rows in table.items():

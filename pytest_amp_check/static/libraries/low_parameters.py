@@ -179,7 +179,7 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
         return  # Only the adapters are trained.
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(model)))
-    key = ("lightning", str(expression_text(model)))
+    key = (frameworks.LIGHTNING, str(expression_text(model)))
     tracked_object = tracked_object_of(found[0]) or interp.tracked_object(
         key, "module", str(expression_text(model)), interp.site_of(node)
     )
