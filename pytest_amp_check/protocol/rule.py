@@ -11,7 +11,7 @@ from .fix import APPLICABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     Checked = TypeVar("Checked", bound=Event)
 
@@ -330,7 +330,7 @@ class Rule:
         self.applicability = applicability
         self.grouped_message = grouped_message
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the rule as plain data for ``amp-check rules --output-format json``."""
         return {
             "code": self.code,
