@@ -30,12 +30,12 @@ with incomplete_tables():
     from gpu.claims import CLAIMS
     from negative_examples import negative_examples
 
-    from pytest_amp_check.frontends.explanations import catalogue_markdown
+    from pytest_amp_check.frontends.explanations import message_markdown
     from pytest_amp_check.frontends.options import TOPICS, Option
     from pytest_amp_check.frontends.options.agents import VARIABLES as AGENT_VARIABLES
     from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
-    from pytest_amp_check.protocol import rules
+    from pytest_amp_check.protocol import messages, rules
     from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,7 +135,7 @@ def literal(value: object, indent: int) -> str:
 def pages() -> dict[Path, str]:
     """Return by path the page of each rule, other generated pages, and the schema of the configuration."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
-    found |= {MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    found |= {MESSAGES: messages_page(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
     texts = {path.relative_to(PAGES.parent).as_posix(): text for path, text in found.items()}
     return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n", LLMS: language_model_index(texts)}
 
@@ -216,6 +216,17 @@ def rule_table() -> str:
         for rule, _ in written().values()
     )
     return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
+
+
+def messages_page() -> str:
+    """Return the pages of all messages for the website."""
+    head = (
+        "<!-- Written by benchmarks/readme.py from pytest_amp_check/protocol/messages. -->\n\n"
+        'Messages of torch that mixed precision leads to. `amp-check explain "TEXT"` finds a page from the text of an '
+        "exception, or of a whole traceback: `amp-check explain - < log.txt`."
+    )
+    pages = (message_markdown(message).rstrip("\n") for message in messages.MESSAGES.values())
+    return "\n\n".join([head, *pages]) + "\n"
 
 
 def options_page() -> str:

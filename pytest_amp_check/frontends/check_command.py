@@ -106,7 +106,7 @@ class CheckRun:
 
             before = table.make_settings(self.options)
             # The revision has other paths than the work tree, and git is not available there.
-            before.gitignore, before.exclude, before.include = False, (), ()
+            before.files = before.files._replace(gitignore=False, exclude=(), include=())
             try:
                 fresh = changes.find_new_since(
                     self.options.diff_base,

@@ -115,15 +115,33 @@ PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 """Gradients that a backward may have reached, or those of another optimizer: what is used next has them."""
 
 
+class Clips(NamedTuple):
+    """Clips of the gradients that wait for a step.
+
+    - ``while_scaled``: the gradients were clipped while scaled
+    - ``mixed``: such a clip also covered gradients that were no longer scaled
+    - ``in_window``: the gradients were clipped since the last backward
+    """
+
+    while_scaled: bool = False
+    mixed: bool = False
+    in_window: bool = False
+
+    def join(self, other: Clips) -> Clips:
+        """Return the clips that both paths have."""
+        return Clips._make(x and y for x, y in zip(self, other, strict=True))
+
+
+NO_CLIPS = Clips()
+
+
 class OptimizerState(NamedTuple):
     """State of the gradients of one optimizer.
 
     - ``grads``: content of the gradients, one of ``GRADS``
     - ``stage``: stage of the scaler, one of ``STAGES``
     - ``scaler_key``: key of the scaler that last scaled, unscaled or stepped the gradients; -1 before
-    - ``clipped_while_scaled``: the gradients were clipped while scaled
-    - ``clipped_mixed``: the clip also covered gradients that were no longer scaled
-    - ``clipped_in_window``: the gradients were clipped since the last backward
+    - ``clips``: clips of the gradients
     - ``window_open``: the accumulation window was found open since the last backward: no step in this iteration
     - ``several_backwards``: more than one backward ran in this window
     - ``loss_undivided``: no loss of this window was divided
@@ -136,8 +154,7 @@ class OptimizerState(NamedTuple):
     grads: str = UNKNOWN
     stage: str = ANY
     scaler_key: int = -1
-    clipped_while_scaled: bool = False
-    clipped_mixed: bool = False
+    clips: Clips = NO_CLIPS
     window_open: bool = False
     several_backwards: bool = False
     loss_undivided: bool = False
@@ -145,7 +162,6 @@ class OptimizerState(NamedTuple):
     stepped_before: bool = False
     loop_kind: str = ""
     no_sync: bool = False
-    clipped_in_window: bool = False
 
 
 _UNKNOWN_STATE = OptimizerState()
@@ -155,9 +171,10 @@ def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
     """Join two states. Every field that differs becomes unknown."""
     if one == other:
         return one
-    return OptimizerState._make(
+    joined = OptimizerState._make(
         x if x == y else unknown for x, y, unknown in zip(one, other, _UNKNOWN_STATE, strict=True)
     )
+    return joined._replace(clips=one.clips.join(other.clips))
 
 
 #: (grads, input) -> (next grads, violation label or ""). An input without entry leaves the grads unchanged.
@@ -167,7 +184,10 @@ MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 def _add_moves(grads: str, **moves: str) -> None:
     for name, target in moves.items():
         state, _, violation = target.partition(" ")
-        MOVES[grads, name.replace("_", "-")] = (state, violation)
+        event = name.replace("_", "-")
+        if event not in INPUTS or state not in GRADS:
+            raise ValueError(f"move {event}={target}: no input of INPUTS, or no gradient content of GRADS")
+        MOVES[grads, event] = (state, violation)
 
 
 _add_moves(
@@ -272,15 +292,15 @@ def _is_discarded(opt: OptimizerState, scaler_key: int) -> bool:
 
 
 def _is_clipped(opt: OptimizerState, scaler_key: int) -> bool:
-    return opt.clipped_while_scaled
+    return opt.clips.while_scaled
 
 
 def _is_clipped_mixed(opt: OptimizerState, scaler_key: int) -> bool:
-    return opt.clipped_while_scaled and opt.clipped_mixed
+    return opt.clips.while_scaled and opt.clips.mixed
 
 
 def _is_clipped_inside(opt: OptimizerState, scaler_key: int) -> bool:
-    return opt.clipped_in_window and _is_inside_window(opt, scaler_key)
+    return opt.clips.in_window and _is_inside_window(opt, scaler_key)
 
 
 def _is_undivided(opt: OptimizerState, scaler_key: int) -> bool:
@@ -442,7 +462,7 @@ def _apply_backward(opt: OptimizerState, grads: str, given: EventInput) -> Optim
         several_backwards=opt.several_backwards or again,
         loss_undivided=not given.loss_divided and (opt.loss_undivided or opt.grads not in PENDING),
         grads_discarded=False,
-        clipped_in_window=False,
+        clips=opt.clips._replace(in_window=False),
     )
 
 
@@ -474,8 +494,7 @@ def _apply_unscale(opt: OptimizerState, grads: str, given: EventInput) -> Optimi
         grads=grads,
         stage=STAGE_UNSCALED,
         scaler_key=given.scaler_key,
-        clipped_while_scaled=False,
-        clipped_mixed=False,
+        clips=Clips(in_window=opt.clips.in_window),
         grads_discarded=False,
     )
 
@@ -493,13 +512,12 @@ def _apply_use_by_other(opt: OptimizerState, grads: str, given: EventInput) -> O
     """Apply the use of gradients by another optimizer. Earlier observations then belong to the other optimizer."""
     if opt.grads not in PERHAPS:
         return opt
-    return opt._replace(
-        grads=grads, clipped_while_scaled=False, clipped_mixed=False, window_open=False, loop_kind="", no_sync=False
-    )
+    clips = Clips(in_window=opt.clips.in_window)
+    return opt._replace(grads=grads, clips=clips, window_open=False, loop_kind="", no_sync=False)
 
 
 def _apply_restore(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
-    return opt._replace(grads=grads, stage=ANY, clipped_while_scaled=False, clipped_mixed=False)
+    return opt._replace(grads=grads, stage=ANY, clips=Clips(in_window=opt.clips.in_window))
 
 
 def _apply_update(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
@@ -507,11 +525,13 @@ def _apply_update(opt: OptimizerState, grads: str, given: EventInput) -> Optimiz
 
 
 def _apply_clip(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
-    scaled = opt.grads in UNDER_SCALE
+    clips, scaled = opt.clips, opt.grads in UNDER_SCALE
     return opt._replace(
-        clipped_while_scaled=opt.clipped_while_scaled or scaled,
-        clipped_in_window=opt.clipped_in_window or opt.grads in PENDING,
-        clipped_mixed=opt.clipped_mixed or (scaled and given.clipped_mixed),
+        clips=Clips(
+            while_scaled=clips.while_scaled or scaled,
+            mixed=clips.mixed or (scaled and given.clipped_mixed),
+            in_window=clips.in_window or opt.grads in PENDING,
+        )
     )
 
 
@@ -519,14 +539,12 @@ def _apply_zero(opt: OptimizerState, grads: str, given: EventInput) -> Optimizer
     lost = opt.grads in UNUSED
     return opt._replace(
         grads=grads,
-        clipped_while_scaled=False,
-        clipped_mixed=False,
+        clips=NO_CLIPS,
         window_open=False,
         loop_kind="",
         no_sync=False,
         several_backwards=False,
         loss_undivided=False,
-        clipped_in_window=False,
         grads_discarded=opt.grads_discarded or lost,
     )
 

@@ -335,7 +335,7 @@ def _is_harmless(event: Event) -> bool:
 
 
 def _find_optimizer(event: Event | None) -> int | None:
-    return event.object if event is not None and event.has_optimizer else None
+    return event.object if event is not None and event.traits.has_optimizer else None
 
 
 def _concerns_other(event: Event, about: set[int]) -> bool:

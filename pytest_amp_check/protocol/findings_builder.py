@@ -97,7 +97,7 @@ def make_finding(
         proven=kind.certainty.is_proven,
         remedy=remedy,
     )
-    calls = {event.site.call_key for event in events if not event.is_structural}
+    calls = {event.site.call_key for event in events if not event.traits.is_structural}
     finding.calls = frozenset(calls or {site.call_key})
     return finding
 
@@ -182,8 +182,8 @@ def _fill_template(template: str, names: Mapping[str, str]) -> str:
 
 def describe_event(event: Event) -> str:
     """Return the description of an event."""
-    scaled = event.scaled_description if event.subject is not None else ""
-    return scaled or event.description or name_of_kind(type(event))
+    scaled = event.traits.scaled_description if event.subject is not None else ""
+    return scaled or event.traits.description or name_of_kind(type(event))
 
 
 def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:

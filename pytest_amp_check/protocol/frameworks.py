@@ -6,6 +6,7 @@ and the last apex with ``apex.amp``.
 
 from __future__ import annotations
 
+from .fast_namedtuple import NamedTuple
 from .torch_api import ApiEntry
 
 TYPE_CHECKING = False
@@ -63,17 +64,43 @@ _MEANINGS = frozenset(
 )
 
 
+class PrecisionOption(NamedTuple):
+    """The constructor parameter of an engine for mixed precision.
+
+    - ``parameter``: name of the parameter, "" if the engine always scales.
+    - ``scaled``: values with loss scaling.
+    - ``autocast``: values with autocast.
+    - ``default``: value without an argument; None if decided outside the program.
+    """
+
+    parameter: str = ""
+    scaled: tuple[object, ...] = ()
+    autocast: tuple[object, ...] = ()
+    default: object = None
+
+
+class AccumulationOption(NamedTuple):
+    """The constructor parameter of an engine for the number of microbatches of a window.
+
+    - ``parameter``: name of the parameter, "" if losses are never divided.
+    - ``other_parameters``: parameters that may also hold this number, in another form.
+    - ``divides_losses``: True if the engine's backward divides losses by this number.
+    """
+
+    parameter: str = ""
+    other_parameters: tuple[str, ...] = ()
+    divides_losses: bool = False
+
+
+_ALWAYS_SCALES = PrecisionOption()
+_NEVER_DIVIDES = AccumulationOption()
+
+
 class Engine:
     """The object of a framework that scales losses, or steps optimizers.
 
     - ``methods``, ``attributes``: effects of its methods, and values of its attributes.
-    - ``precision_parameter``: constructor parameter for mixed precision, "" if the engine always scales.
-    - ``scaled_precisions``: parameter values with loss scaling.
-    - ``autocast_precisions``: parameter values with autocast.
-    - ``default_precision``: value without an argument; None if decided outside the program.
-    - ``accumulation_parameter``: parameter with the number of microbatches, "" if losses are never divided.
-    - ``other_accumulation_parameters``: parameters that may also hold this number, in another form.
-    - ``divides_losses``: True if its backward divides losses by this number.
+    - ``precision``, ``accumulation``: constructor parameters for mixed precision, and for windows of microbatches.
     - ``call_parameters``: parameters of a call of the object itself, which does a whole step.
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
@@ -84,18 +111,13 @@ class Engine:
     """
 
     __slots__ = (
-        "accumulation_parameter",
+        "accumulation",
         "attributes",
-        "autocast_precisions",
         "call_parameters",
-        "default_precision",
-        "divides_losses",
         "methods",
         "nonfinite_errors",
-        "other_accumulation_parameters",
         "parameter_name",
-        "precision_parameter",
-        "scaled_precisions",
+        "precision",
         "scaler_attribute",
         "signature_names",
         "usual_name",
@@ -106,13 +128,8 @@ class Engine:
         methods: Mapping[str, str],
         *,
         attributes: Mapping[str, str] | None = None,
-        precision_parameter: str = "",
-        scaled_precisions: tuple[object, ...] = (),
-        autocast_precisions: tuple[object, ...] = (),
-        default_precision: object = None,
-        accumulation_parameter: str = "",
-        other_accumulation_parameters: tuple[str, ...] = (),
-        divides_losses: bool = False,
+        precision: PrecisionOption = _ALWAYS_SCALES,
+        accumulation: AccumulationOption = _NEVER_DIVIDES,
         call_parameters: tuple[str, ...] = (),
         signature_names: str = "",
         scaler_attribute: str = "",
@@ -124,13 +141,8 @@ class Engine:
         self.attributes = dict(attributes or {})
         if unknown := {*self.methods.values(), *self.attributes.values()} - _MEANINGS:
             raise ValueError(f"{', '.join(sorted(unknown))}: no such effect of a method or value of an attribute")
-        self.precision_parameter = precision_parameter
-        self.scaled_precisions = scaled_precisions
-        self.autocast_precisions = autocast_precisions
-        self.default_precision = default_precision
-        self.accumulation_parameter = accumulation_parameter
-        self.other_accumulation_parameters = other_accumulation_parameters
-        self.divides_losses = divides_losses
+        self.precision = precision
+        self.accumulation = accumulation
         self.call_parameters = call_parameters
         self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
@@ -234,6 +246,7 @@ def _parse_methods(**does: str) -> dict[str, str]:
 #: Lightning's precision values for float16 with a scaler, and for autocast of either dtype.
 FLOAT16_MIXED = ("16-mixed", 16, "16")
 MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
+_LIGHTNING_PRECISION = PrecisionOption("precision", scaled=FLOAT16_MIXED, autocast=MIXED, default="32-true")
 #: Precision value of Lightning that stores parameters, gradients and the optimizer's state in a low dtype -> the dtype,
 #: and the value for mixed precision.
 STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
@@ -296,12 +309,12 @@ FRAMEWORKS = {
                 # DeepSpeed trains without a torch scaler, so nothing is checked.
                 nothing="deepspeed_plugin",
             ),
-            precision_parameter="mixed_precision",
-            scaled_precisions=("fp16",),
-            autocast_precisions=("fp16", "bf16"),
-            accumulation_parameter="gradient_accumulation_steps",
-            other_accumulation_parameters=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
-            divides_losses=True,
+            precision=PrecisionOption("mixed_precision", scaled=("fp16",), autocast=("fp16", "bf16")),
+            accumulation=AccumulationOption(
+                "gradient_accumulation_steps",
+                other_parameters=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
+                divides_losses=True,
+            ),
             signature_names="accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics",
             scaler_attribute="scaler",
             usual_name="accelerator",
@@ -344,10 +357,7 @@ FRAMEWORKS = {
                 no_sync="no_backward_sync",
                 no_effect="init_module init_tensor launch barrier print log log_dict save load",
             ),
-            precision_parameter="precision",
-            scaled_precisions=FLOAT16_MIXED,
-            autocast_precisions=MIXED,
-            default_precision="32-true",
+            precision=_LIGHTNING_PRECISION,
             signature_names="no_backward_sync setup_dataloaders",
             usual_name="fabric",
             nonfinite_errors={"clip_gradients": (_FABRIC_CLIP, "max_norm", "error_if_nonfinite")},
@@ -379,10 +389,7 @@ FRAMEWORKS = {
         saving_methods="on_save_checkpoint state_dict get_extra_state",
         engine=Engine(
             {"manual_backward": BACKWARD},
-            precision_parameter="precision",
-            scaled_precisions=FLOAT16_MIXED,
-            autocast_precisions=MIXED,
-            default_precision="32-true",
+            precision=_LIGHTNING_PRECISION,
             scaler_attribute="trainer.precision_plugin.scaler",
         ),
         steps=Steps(through_engine=True, always_unscale=True),
@@ -426,7 +433,7 @@ FRAMEWORKS = {
                     "state_dict load_state_dict scale_loss should_update should_sync initialize_count_status get_lr"
                 ),
             ),
-            accumulation_parameter="accumulative_counts",
+            accumulation=AccumulationOption("accumulative_counts"),
             parameter_name="optim_wrapper",
         ),
         advice={

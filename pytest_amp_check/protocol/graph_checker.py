@@ -187,7 +187,7 @@ class _GraphChecker(GraphExplorer):
             involved.append(detected_at)
             if _are_test_calls(cause.site, detected_at.site):
                 return None
-        if kind.concerns_training and not self.stepped_optimizers and cause.site.is_in_test():
+        if kind.precedence.needs_training and not self.stepped_optimizers and cause.site.is_in_test():
             return None
         path = self.build_trace(label, here, violation.cause, violation.detected_at)
         if not self.knows_callers and (
@@ -204,21 +204,9 @@ class _GraphChecker(GraphExplorer):
             beside = forward.site
         is_in_other_file = forward is not None and beside.path != cause.site.path
         site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_in_other_file)
-        certain = self.violation_counts[label, violation.cause, violation.detected_at] >= max(
-            1, self.visit_counts[violation.detected_at]
-        )
-        if kind.in_next_iteration:
-            # The first iteration cannot have the violation. Other exceptions need a predicate around one of the two
-            # events.
-            certain = not any(key not in self.window_predicates for x in involved for key, _ in x.guards)
-        condition = "" if certain else self._describe_condition(here, cause, involved, kind.sparing_kinds)
-        guessed = (
-            self.was_widened
-            or self.graph.is_guessed
-            or (label, violation.cause, violation.detected_at) in self.doubtful_violations
-            or any(x.guessed for x in (*involved, *path))
-        )
-        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.certainty.missing_method)
+        is_on_every_path = self._is_on_every_path(label, violation, involved)
+        condition = "" if is_on_every_path else self._describe_condition(here, cause, involved, kind.sparing_kinds)
+        certain = is_on_every_path and not self._is_doubtful(label, violation, (*involved, *path))
         steps = [TraceStep(event.site, describe_event(event)) for event in path]
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
@@ -230,6 +218,37 @@ class _GraphChecker(GraphExplorer):
             values = {**values, "skip": skip[0]}
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _is_on_every_path(self, label: str, violation: Violation, involved: list[Event]) -> bool:
+        """Return True if every path to the detecting event has the violation. Otherwise, a condition is reported."""
+        if LABELS[label][1].in_next_iteration:
+            # The first iteration cannot have the violation. Other exceptions need a predicate around one of the two
+            # events.
+            return not any(key not in self.window_predicates for x in involved for key, _ in x.guards)
+        violating_paths = self.violation_counts[label, violation.cause, violation.detected_at]
+        return violating_paths >= max(1, self.visit_counts[violation.detected_at])
+
+    def _is_doubtful(self, label: str, violation: Violation, events: tuple[Event, ...]) -> bool:
+        """Return True if the violation rests on an assumption, so that the finding is not certain.
+
+        The assumption is one of these:
+
+        - States were joined, because the graph exceeded its budget.
+        - The graph, or an event of the trace, is a guess about unanalyzed code.
+        - An exemption may apply that the code does not show (``DOUBTS`` in :mod:`.effects.violations`).
+        - A method is missing that unanalyzed code may call, because the scaler is no local object.
+
+        :func:`make_finding` adds violations that are never certain (:class:`~.rule.Certainty`).
+        """
+        cause = self.event_at(violation.cause)
+        may_be_called = cause is None or not self.is_local_scaler(cause.subject)
+        return (
+            self.was_widened
+            or self.graph.is_guessed
+            or (label, violation.cause, violation.detected_at) in self.doubtful_violations
+            or any(event.guessed for event in events)
+            or (bool(LABELS[label][1].certainty.missing_method) and may_be_called)
+        )
 
     def _waits_for_window(self, event: Event | None, cause: Event) -> bool:
         """Return True if an event waits for the end of a window, and its cause happens in every micro-batch."""

@@ -32,9 +32,9 @@ def find_running_divisors(summary: GraphSummary) -> Iterator[Finding]:
     """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
     for node in summary.graph.nodes:
         event = node.event
-        if not isinstance(event, e.Backward) or event.running is None:
+        if not isinstance(event, e.Backward) or event.division.counter is None:
             continue
-        site, text, _ = event.running
+        site, text, _ = event.division.counter
         if set(summary.window_predicates.items()).isdisjoint(event.guards):
             values = {"divisor": str(text)}
             yield make_finding("window:running-divisor", site, [event], values, (), certain=False)

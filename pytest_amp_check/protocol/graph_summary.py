@@ -50,7 +50,7 @@ class GraphSummary(Checker):
     def _summarize_events(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
         established = {
-            x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.establishes_optimizer
+            x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.traits.establishes_optimizer
         }
         established.update(x.object for x in events if isinstance(x, e.Step) and self._is_called_optimizer(x.object))
         for event in events:
@@ -138,7 +138,7 @@ class GraphSummary(Checker):
 
     def may_violate(self) -> bool:
         """Return True if the events of the graph can violate the automaton. Most graphs need no exploration."""
-        if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
+        if self.has_uneven_scale or any(kind.traits.may_violate for kind in self.event_kinds):
             return True
         return e.Backward in self.event_kinds and (bool(self.window_predicates) or e.Step in self.event_kinds)
 
@@ -209,7 +209,9 @@ def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
 
 
 def _is_scaled_unevenly(event: Event) -> bool:
-    return isinstance(event, e.ScaledLoss) and (event.twice or (isinstance(event, e.Backward) and event.uneven))
+    return isinstance(event, e.ScaledLoss) and (
+        event.twice or (isinstance(event, e.Backward) and event.scaling.is_uneven)
+    )
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:

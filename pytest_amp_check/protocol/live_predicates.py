@@ -73,7 +73,7 @@ def _find_worth_remembering(summary: GraphSummary, least: int) -> int:
         ):
             continue
         if node.event is not None and (
-            node.event.predicate_worth > least or (isinstance(node.event, e.ScaledLoss) and node.event.twice)
+            node.event.traits.predicate_worth > least or (isinstance(node.event, e.ScaledLoss) and node.event.twice)
         ):
             for key, _ in node.event.guards:
                 bits |= 1 << key
@@ -95,7 +95,7 @@ def rank_predicates(summary: GraphSummary) -> list[int]:
     chosen: dict[tuple[int, bool], list[int]] = {}
     for node in summary.graph.nodes:
         event = node.event
-        if event is not None and event.predicate_worth > e.SELDOM:
+        if event is not None and event.traits.predicate_worth > e.SELDOM:
             for key, truth in event.guards:
                 kinds.setdefault(key, set()).add(type(event))
                 if isinstance(event, (e.Backward, e.Step, e.ScalerStep)):

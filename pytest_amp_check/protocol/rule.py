@@ -11,7 +11,7 @@ from .fix import APPLICABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     Checked = TypeVar("Checked", bound=Event)
 
@@ -52,11 +52,13 @@ class Cause:
 
 
 class Precedence:
-    """The paths and findings beside which a violation is not reported.
+    """The programs, paths and findings beside which a violation is not reported.
 
     - ``needs_every_path``: the violation counts only if every path to the node has the violation.
     - ``needs_every_turn``: with ``needs_every_path``, the violation also counts if every path with the same choice of
       flags, which no loop changes, has the violation.
+    - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
+    - ``needs_training``: the violation concerns the result of training. A test that steps no optimizer is not affected.
     - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
       reported instead.
     - ``yields_to``: labels of the same cause that say more, if they report the same event.
@@ -69,6 +71,8 @@ class Precedence:
         "consequence_of",
         "needs_every_path",
         "needs_every_turn",
+        "needs_repeated_call",
+        "needs_training",
         "needs_update",
         "yields_to",
         "yields_where_detected",
@@ -79,6 +83,8 @@ class Precedence:
         *,
         needs_every_path: bool = False,
         needs_every_turn: bool = False,
+        needs_repeated_call: bool = False,
+        needs_training: bool = False,
         needs_update: bool = False,
         yields_to: tuple[str, ...] = (),
         yields_where_detected: tuple[str, ...] = (),
@@ -86,6 +92,8 @@ class Precedence:
     ) -> None:
         self.needs_every_path = needs_every_path
         self.needs_every_turn = needs_every_turn
+        self.needs_repeated_call = needs_repeated_call
+        self.needs_training = needs_training
         self.needs_update = needs_update
         self.yields_to = yields_to
         self.yields_where_detected = yields_where_detected
@@ -134,7 +142,7 @@ class ViolationKind:
     - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
-    - ``precedence``: the paths and findings beside which the violation is not reported.
+    - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
     - ``sparing_kinds``: kinds of events that would have prevented the violation. The predicates that led past such an
@@ -142,9 +150,6 @@ class ViolationKind:
     - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
       first iteration cannot have the violation.
     - ``any_precision``: the violation is as wrong without mixed precision.
-    - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
-      affected.
-    - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
     - ``label_in_window``: label used if the detecting event waits for the end of a window and the cause does not.
     - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
@@ -153,13 +158,11 @@ class ViolationKind:
         "any_precision",
         "cause",
         "certainty",
-        "concerns_training",
         "exemption",
         "in_next_iteration",
         "label_in_window",
         "message",
         "names_skip",
-        "needs_repeated_call",
         "precedence",
         "severity",
         "sparing_kinds",
@@ -180,9 +183,7 @@ class ViolationKind:
         in_next_iteration: bool = False,
         label_in_window: str = "",
         any_precision: bool = False,
-        concerns_training: bool = False,
         names_skip: bool = False,
-        needs_repeated_call: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -195,9 +196,7 @@ class ViolationKind:
         self.in_next_iteration = in_next_iteration
         self.label_in_window = label_in_window
         self.any_precision = any_precision
-        self.concerns_training = concerns_training
         self.names_skip = names_skip
-        self.needs_repeated_call = needs_repeated_call
 
 
 #: Data of a rule without loading the rule's module: code, name, family, severity, detected_by, default, applicability;
@@ -331,7 +330,7 @@ class Rule:
         self.applicability = applicability
         self.grouped_message = grouped_message
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the rule as plain data for ``amp-check rules --output-format json``."""
         return {
             "code": self.code,

@@ -183,7 +183,7 @@ class RunChecker(Checker):
         if event.subject is not None and isinstance(event, _OF_SCALERS):
             self.scaler_bits.setdefault(event.subject, 0)
         key = event.subject if isinstance(event, e.OptimizerNew) else event.object
-        if key is not None and event.has_optimizer and key not in self.optimizer_index:
+        if key is not None and event.traits.has_optimizer and key not in self.optimizer_index:
             self.optimizer_index[key] = len(self.optimizer_keys)
             self.optimizer_keys.append(key)
             self.state = self.state._replace(optimizer_states=(*self.state.optimizer_states, a.OptimizerState()))
@@ -233,7 +233,7 @@ class RunChecker(Checker):
 
     def _make_repeat_key(self, event: Event, identity: Identity) -> Repeat | None:
         """Return the key that determines the next state, or None if the next state depends on more."""
-        names = event.deciding_fields
+        names = event.traits.deciding_fields
         state = self.state
         if names is None or state.regions:
             return None

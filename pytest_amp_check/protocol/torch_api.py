@@ -6,6 +6,8 @@ maps all other paths of the object to the canonical path. Signatures are valid f
 
 from __future__ import annotations
 
+from .fast_namedtuple import NamedTuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -255,11 +257,35 @@ WIDE = frozenset({"float32", "float64"})
 FINITE_CHECKS = frozenset({"isnan", "isinf", "isfinite"})
 #: Dtypes with at least the range of float32.
 FAR_REACHING = WIDE | {"bfloat16", BFLOAT16_OR_FLOAT32}
-#: Default dtype of autocast (RULEBOOK, AMP502).
-DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 
-#: Device types that ``torch.autocast`` accepts.
-AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "npu", "privateuseone"})
+
+class AutocastDevice(NamedTuple):
+    """A device type that ``torch.autocast`` accepts. The policies of its ops are in ``protocol/optable.py``.
+
+    - ``default_dtype``: default dtype of a region, "" if not known.
+    - ``has_own_dtypes``: the back end brings its own list of dtypes.
+    """
+
+    default_dtype: str = ""
+    has_own_dtypes: bool = False
+
+
+#: Name of the device type -> facts. A row makes rules, options and fixes accept the device type.
+AUTOCAST_DEVICES = {
+    "cuda": AutocastDevice("float16"),
+    "cpu": AutocastDevice("bfloat16"),
+    "xpu": AutocastDevice("float16"),
+    "mps": AutocastDevice("float16"),
+    **dict.fromkeys(("hpu", "ipu", "xla", "mtia", "maia"), AutocastDevice()),
+    "npu": AutocastDevice(has_own_dtypes=True),
+    "privateuseone": AutocastDevice(has_own_dtypes=True),
+}
+#: Device types with a known default dtype of autocast -> the dtype.
+DEFAULT_AUTOCAST_DTYPE = {
+    name: device.default_dtype for name, device in AUTOCAST_DEVICES.items() if device.default_dtype
+}
+#: Device types that compute in float16, with a scaler of torch that switches itself off if the device is missing.
+SCALED_DEVICES = frozenset(name for name, dtype in DEFAULT_AUTOCAST_DTYPE.items() if dtype == "float16")
 
 #: Deprecated AMP names and replacements (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound again.
 DEPRECATED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .events.event import NO_NAMES, FieldValue
+from .fast_namedtuple import NamedTuple
 from .sites import Site
 
 TYPE_CHECKING = False
@@ -68,6 +69,67 @@ class OptimizerAttributes:
 _NO_WRAPPERS: dict[str, frozenset[tuple[int, bool]]] = {}
 
 
+class ModuleDtypes(NamedTuple):
+    """Dtypes of the parameters and of the forward of a module.
+
+    - ``casts``: the module casts its inputs, or parameters, itself.
+    - ``computes_in``: low dtype in which a policy makes the module compute, None without a policy.
+    - ``low``: low dtype of the parameters, "" if in another dtype.
+    - ``prepared``: a framework wraps the forward, and decides the dtype of the output.
+    - ``copies``: level of apex that keeps float32 copies of the parameters.
+    """
+
+    casts: bool = False
+    computes_in: str | None = None
+    low: str = ""
+    prepared: bool = False
+    copies: str = ""
+
+    def join(self, other: ModuleDtypes) -> ModuleDtypes:
+        """Return the dtypes of a module that is one of two modules."""
+        return ModuleDtypes._make(map(_first_known, self, other, _USUAL_DTYPES))
+
+
+class ModuleTraining(NamedTuple):
+    """Training of the parameters of a module.
+
+    - ``frozen``, ``partly_frozen``: all parameters, or some parameters, are frozen.
+    - ``trainer_float16``: True if a Trainer trains the module in float16, False if in another precision, None without a
+      Trainer.
+    """
+
+    frozen: bool = False
+    partly_frozen: bool = False
+    trainer_float16: bool | None = None
+
+    def join(self, other: ModuleTraining) -> ModuleTraining:
+        """Return the training of a module that is one of two modules."""
+        return ModuleTraining._make(map(_first_known, self, other, _TRAINED))
+
+
+class ModuleShape(NamedTuple):
+    """Sides of the parameters of a module.
+
+    - ``is_float32_parameter``, ``has_dimensions``: the module is a parameter in float32, or one with dimensions.
+    - ``odd_sides``: source texts about sides that are slow on Tensor Cores.
+    """
+
+    is_float32_parameter: bool = False
+    has_dimensions: bool = False
+    odd_sides: Names | None = None
+
+    def join(self, other: ModuleShape) -> ModuleShape:
+        """Return the shape of a module that is one of two modules."""
+        return ModuleShape._make(map(_first_known, self, other, _UNKNOWN_SHAPE))
+
+
+def _first_known(one: FieldValue, other: FieldValue, unknown: FieldValue) -> FieldValue:
+    return other if one == unknown else one
+
+
+_USUAL_DTYPES, _TRAINED, _UNKNOWN_SHAPE = ModuleDtypes(), ModuleTraining(), ModuleShape()
+
+
 class ModuleAttributes:
     """Attributes of a module, or of a parameter."""
 
@@ -79,32 +141,23 @@ class ModuleAttributes:
     read: bool | None = None
     #: Wrappers of the module, each with the predicates under which it wraps.
     wrappers: dict[str, frozenset[tuple[int, bool]]] = _NO_WRAPPERS
-    #: The module casts its inputs, or parameters, itself.
-    casts: bool = False
+    dtypes: ModuleDtypes = _USUAL_DTYPES
+    training: ModuleTraining = _TRAINED
+    shape: ModuleShape = _UNKNOWN_SHAPE
     #: Names of the functions that the methods of a module of the project call.
     callees: frozenset[str] = frozenset()
-    #: Low dtype in which a policy makes the module compute.
-    computes_in: str | None = None
-    #: Low dtype of the parameters, "" if in another dtype.
-    low: str = ""
-    #: A framework wraps the forward, and decides the dtype of the output.
-    prepared: bool = False
-    #: Level of apex that keeps float32 copies of the parameters.
-    copies: str = ""
     #: A copy of another module.
     copied: bool = False
     compiled: bool = False
-    frozen: bool = False
-    #: Some parameters are frozen.
-    partly_frozen: bool = False
-    #: True if a Trainer trains the module in float16, False if in another precision, None without a Trainer.
-    trainer_float16: bool | None = None
     deepspeed: bool = False
-    #: A parameter in float32, and one with dimensions.
-    parameter: bool = False
-    wide: bool = False
-    #: Source texts about sides that are slow on Tensor Cores.
-    odd: Names | None = None
+
+    def freeze(self) -> None:
+        """Mark all parameters as frozen."""
+        self.training = self.training._replace(frozen=True)
+
+    def set_trainer(self, *, is_float16: bool) -> None:
+        """Mark the module as trained by a Trainer, in float16 or in another precision."""
+        self.training = self.training._replace(trainer_float16=is_float16)
 
 
 class LossAttributes:
@@ -142,6 +195,16 @@ class ObjectAttributes(ScalerAttributes, OptimizerAttributes, ModuleAttributes, 
 
     def __init__(self, **attributes: FieldValue) -> None:
         self.__dict__.update(attributes)
+
+    def set_to_either(self, one: ObjectAttributes, other: ObjectAttributes) -> None:
+        """Set the attributes to those of either of two objects. The first object decides if both have an attribute."""
+        vars(self).update({**vars(other), **vars(one)})
+        if self.dtypes is not _USUAL_DTYPES:
+            self.dtypes = one.dtypes.join(other.dtypes)
+        if self.training is not _TRAINED:
+            self.training = one.training.join(other.training)
+        if self.shape is not _UNKNOWN_SHAPE:
+            self.shape = one.shape.join(other.shape)
 
 
 class TrackedObject:

@@ -29,9 +29,13 @@ def drop_findings_by_other_files(
 def _drop_single_calls(findings: list[Finding], files: list[str], text_of: Callable[[str], str]) -> list[Finding]:
     """Drop findings about functions that no loop of the project calls."""
     # A damaged cache may lack the name.
-    asked = {f.names.get("function", "") for f in findings if LABELS[f.label][1].needs_repeated_call}
+    asked = {f.names.get("function", "") for f in findings if LABELS[f.label][1].precedence.needs_repeated_call}
     called = {name for name in asked if name and any(_calls_in_loop(text_of(path), name) for path in files)}
-    return [f for f in findings if not LABELS[f.label][1].needs_repeated_call or f.names.get("function", "") in called]
+    return [
+        f
+        for f in findings
+        if not LABELS[f.label][1].precedence.needs_repeated_call or f.names.get("function", "") in called
+    ]
 
 
 def _calls_in_loop(text: str, name: str) -> bool:

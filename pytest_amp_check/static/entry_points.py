@@ -129,7 +129,7 @@ require_listed(
     "static/libraries",
     [library.__name__.rpartition(".")[2] for library in LIBRARIES],
     "add the module to LIBRARIES in static/entry_points.py, before those whose handlers it replaces",
-    marker="\ndef register(handlers: HandlerTable)",
+    marker="\ndef register(",
 )
 HANDLERS = HandlerTable()
 for _library in LIBRARIES:
@@ -314,7 +314,7 @@ def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[
     for number in counters:
         if isinstance(number, ast.Name):
             count = interp.state.frame.vars[number.id] = interp.fresh_unknown(number, number.id)
-            count.is_counter = True
+            count.count = count.count._replace(is_counter=True)
     interp.execute_block(body.body)
     last = interp.state.current_node
     interp.emit(e.Again, body.body[-1])
@@ -471,11 +471,11 @@ def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
     """Havoc the counters of a class: in each call, the attribute holds another number."""
     for name in sorted(receiver.counter_attributes()):
         value = interp.state.heap.get((receiver.key, name))
-        if isinstance(value, UnknownValue) and value.is_counter:
+        if isinstance(value, UnknownValue) and value.count.is_counter:
             count = interp.unknown_value(
                 ("count of", receiver.key, name, interp.state.loops[-1].key), value.text, interp.current_loops()
             )
-            count.is_counter = True
+            count.count = count.count._replace(is_counter=True)
             interp.store_attribute(receiver.key, name, count)
 
 

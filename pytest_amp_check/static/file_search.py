@@ -19,19 +19,19 @@ def find_files(
 
     def exclusion_of_folder(folder: str) -> source_files.ExclusionTest | None:
         own = _settings_of_folder(folder, settings, nearer)
-        return own.exclusion_test() if own is not None else None
+        return own.files.exclusion_test() if own is not None else None
 
     def is_forced(path: str) -> bool:
         return is_excluded(path, settings, nearer, named=True)
 
     return source_files.find_sources(
         paths,
-        settings.exclude,
+        settings.files.exclude,
         skipped,
         exclusion_of_folder if nearer is not None else None,
         is_forced,
-        include=settings.include,
-        gitignore=settings.gitignore,
+        include=settings.files.include,
+        gitignore=settings.files.gitignore,
     )
 
 
@@ -44,9 +44,9 @@ def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: 
     folders = source_files.folders_upward(os.path.dirname(real))
     top = next((folder for folder in folders if _settings_of_folder(folder, settings, nearer)), os.path.realpath(base))
     own = settings.nearer.get(top, settings)
-    if named and not own.force_exclude:
+    if named and not own.files.force_exclude:
         return False
-    return source_files.is_excluded_below(real, top, own.exclusion_test())
+    return source_files.is_excluded_below(real, top, own.files.exclusion_test())
 
 
 def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:

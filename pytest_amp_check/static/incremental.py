@@ -51,7 +51,7 @@ class IncrementalChecker:
         self._has_cache = UNANALYZED_CALL_CODE not in settings.select
         self._folder = folder if self._has_cache else None
         self.settings = settings
-        self._exclusion_test = settings.exclusion_test()
+        self._exclusion_test = settings.files.exclusion_test()
         self._known_files: list[str] | None = None
         self._folder_data: dict[str, Any] = {}
         self._file_data: dict[str, Any] = {}
@@ -117,8 +117,9 @@ class IncrementalChecker:
         """Return the files of the folder by absolute path."""
         if self._known_files is None:
             try:
+                files = self.settings.files
                 self._known_files = source_files.find_sources(
-                    [folder], self.settings.exclude, include=self.settings.include, gitignore=self.settings.gitignore
+                    [folder], files.exclude, include=files.include, gitignore=files.gitignore
                 )
             except InputError:
                 # The folder was removed while it was open.

@@ -48,7 +48,9 @@ def _is_exempt(event: e.Step | e.Backward | e.Clip) -> bool:
     """Return True if a call without a scaler is right, or if it is unknown."""
     if isinstance(event, e.Step):
         return event.checked
-    return event.of_unknown_value if isinstance(event, e.Backward) else event.measures_only or event.undone
+    return (
+        event.scaling.may_have_scaled_gradient if isinstance(event, e.Backward) else event.measures_only or event.undone
+    )
 
 
 def _only_stepped(events: list[Event], number: int) -> set[int | None]:

@@ -50,7 +50,8 @@ def prescan_importing_files(
         return []
     from .importing_files import ImportingFiles
 
-    importing = ImportingFiles(relevant_paths, settings.exclude, settings.largest, gitignore=settings.gitignore)
+    selection = settings.files
+    importing = ImportingFiles(relevant_paths, selection.exclude, settings.largest, gitignore=selection.gitignore)
     project.add_surroundings(importing.relevant_code(), importing.files, is_complete=importing.is_complete)
     users = importing.find_importing_files([path for path in relevant_paths if path.endswith(".py")], project)
     return prescan_changed_files(users, 1, None, settings.largest).prescans

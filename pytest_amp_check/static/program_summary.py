@@ -60,12 +60,14 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     of_live = {tracked_object.key for tracked_object in live if not tracked_object.attributes.sharded}
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
     by_trainer = {
-        t.key: t.attributes.trainer_float16 for t in program.objects if t.attributes.trainer_float16 is not None
+        t.key: t.attributes.training.trainer_float16
+        for t in program.objects
+        if t.attributes.training.trainer_float16 is not None
     }
     in_float16 = {key for key, is_float16 in by_trainer.items() if is_float16}
     owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
     program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
-    frozen = {t.key for t in program.objects if t.attributes.frozen or t.attributes.partly_frozen}
+    frozen = {t.key for t in program.objects if t.attributes.training.frozen or t.attributes.training.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
     trained = _with_submodules(program, _owned_modules(bare) - frozen)

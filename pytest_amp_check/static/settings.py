@@ -6,19 +6,40 @@ import os
 from collections.abc import Callable, Mapping
 
 from ..protocol.byte_sizes import LARGEST_FILE
+from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.rules import RULES
 from .project.project import Project
 from .sources import source_files
+
+
+class FileSelection(NamedTuple):
+    """The files to check.
+
+    exclude           patterns of excluded files
+    include           patterns of the files to find in folders, () for all
+    force_exclude     if True, ``exclude`` also applies to files that the user names
+    gitignore         if True, files that git ignores are skipped in a folder
+    """
+
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    force_exclude: bool = False
+    gitignore: bool = True
+
+    def exclusion_test(self) -> source_files.ExclusionTest:
+        """Return the test for paths that ``exclude`` and ``include`` leave out."""
+        return source_files.exclusion_test(self.exclude, self.include)
+
+
+_ALL_FILES = FileSelection()
 
 
 class Settings:
     """Settings of a check: findings to report, and options of the analysis.
 
     select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
-    exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
-    include           patterns of the files to find in folders, () for all
+    files             the files to check
     nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
-    gitignore         if True, files that git ignores are skipped in a folder
     suppress          if True, comments suppress findings
     helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
@@ -30,11 +51,8 @@ class Settings:
     __slots__ = (
         "assumed_dtype",
         "devices",
-        "exclude",
-        "force_exclude",
-        "gitignore",
+        "files",
         "helpers",
-        "include",
         "largest",
         "nearer",
         "per_file_ignores",
@@ -49,11 +67,8 @@ class Settings:
         select: frozenset[str] | None = None,
         per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
         severity: Mapping[str, str] | None = None,
-        exclude: tuple[str, ...] = (),
         *,
-        include: tuple[str, ...] = (),
-        force_exclude: bool = False,
-        gitignore: bool = True,
+        files: FileSelection = _ALL_FILES,
         suppress: bool = True,
         helpers: Mapping[str, tuple[str, ...]] | None = None,
         torch: tuple[int, int] | None = None,
@@ -66,21 +81,14 @@ class Settings:
         )
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
-        self.exclude = exclude
-        self.include = include
-        self.force_exclude = force_exclude
+        self.files = files
         self.nearer: dict[str, Settings] = {}
-        self.gitignore = gitignore
         self.suppress = suppress
         self.helpers = dict(helpers or {})
         self.torch = torch
         self.devices = devices
         self.assumed_dtype = assumed_dtype
         self.largest = largest
-
-    def exclusion_test(self) -> source_files.ExclusionTest:
-        """Return the test for paths that ``exclude`` and ``include`` leave out."""
-        return source_files.exclusion_test(self.exclude, self.include)
 
     def for_file(self, path: str) -> Settings:
         """Return the settings for a file: the settings of the nearest folder that has its own settings."""

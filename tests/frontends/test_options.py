@@ -524,7 +524,7 @@ def test_what_extends_is_taken_from_all_doors_together(tmp_path: Path, monkeypat
     (tmp_path / "amp-check.toml").write_text('exclude = ["a"]\nextend-exclude = ["b"]\nextend-select = ["AMP503"]\n')
     monkeypatch.setenv("AMP_CHECK_EXTEND_EXCLUDE", "c")
     options = cli("--extend-exclude", "d")
-    assert make_settings(options).exclude == ("a", "d", "c", "b")
+    assert make_settings(options).files.exclude == ("a", "d", "c", "b")
     assert "AMP503" in make_settings(options).select
     assert "AMP201" in make_settings(options).select
     assert make_settings(cli("--select", "AMP1", "--extend-select", "AMP7")).select.isdisjoint({"AMP201"})
@@ -796,7 +796,7 @@ def test_settings_hold_codes(tmp_path: Path) -> None:
     assert pattern == "x.py"
     assert {"AMP103", "AMP201", "AMP204"} <= codes
     assert "AMP210" not in codes
-    assert told.exclude == ("gen",)
+    assert told.files.exclude == ("gen",)
 
 
 @pytest.mark.parametrize("face", [CLI, RUN, PYTEST])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import product, starmap
 from typing import Any
 
 import pytest
@@ -25,16 +25,9 @@ from pytest_amp_check.protocol.rules import LABELS, RULES
 
 #: Without a deadline, because a busy machine is not a failure.
 quick = settings(max_examples=60, deadline=None)
-FLAGS = (
-    "clipped_while_scaled",
-    "clipped_mixed",
-    "window_open",
-    "several_backwards",
-    "loss_undivided",
-    "grads_discarded",
-    "stepped_before",
-    "clipped_in_window",
-)
+FLAGS = ("window_open", "several_backwards", "loss_undivided", "grads_discarded", "stepped_before")
+#: All values of the flags about clips.
+CLIPS = tuple(starmap(a.Clips, product((False, True), repeat=len(a.Clips._fields))))
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the graph checker or a rule's own check reports.
 OF_OTHERS = {
@@ -105,7 +98,7 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
 def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
     kinds = set(every_kind())
-    assert {kind for kind in kinds if kind.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
+    assert {kind for kind in kinds if kind.traits.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
 
 
 # Totality.
@@ -113,10 +106,10 @@ def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
 
 def every_state() -> Iterable[OptimizerState]:
     for grads, stage in product(a.GRADS, a.STAGES):
-        for flags in product((False, True), repeat=len(FLAGS)):
+        for clips, flags in product(CLIPS, product((False, True), repeat=len(FLAGS))):
             for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
                 yield OptimizerState(
-                    grads, stage, 0, **dict(zip(FLAGS, flags, strict=True)), loop_kind=inside, no_sync=apart
+                    grads, stage, 0, clips, **dict(zip(FLAGS, flags, strict=True)), loop_kind=inside, no_sync=apart
                 )
 
 
@@ -204,6 +197,7 @@ def test_every_state_answers_every_input() -> None:
         assert after.stage in a.STAGES, question
         assert after.scaler_key in (0, -1), question
         assert all(isinstance(getattr(after, flag), bool) for flag in FLAGS), question
+        assert after.clips in CLIPS, question
     for faults, question in told.items():
         assert len(set(faults)) == len(faults), question
         assert set(faults) <= set(LABELS), question
@@ -222,6 +216,12 @@ def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
         assert event in a.INPUTS
         assert after in a.GRADS
         assert not label or label in OF_THE_AUTOMATON
+
+
+@pytest.mark.parametrize("moves", [{"unscaled": a.RAW}, {"unscale": "unscalled"}])
+def test_a_move_of_an_unknown_word_fails_at_once(moves: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="no input of INPUTS, or no gradient content of GRADS"):
+        a._add_moves(a.SCALED, **moves)
 
 
 def test_each_row_of_the_tables_decides_in_some_state_that_is_reached(search: Search) -> None:
@@ -494,25 +494,29 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
 
 
 #: A state with every attribute set.
-FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True, True)
+FULL = OptimizerState(
+    a.SCALED, a.STAGE_UNSCALED, 7, a.Clips(True, True, True), True, True, True, True, True, e.LOOSE, True
+)
 #: Attributes after the end of a window.
 OVER: dict[str, Any] = {"window_open": False, "loop_kind": "", "no_sync": False}
-ALONE: dict[str, Any] = {"clipped_while_scaled": False, "clipped_mixed": False, **OVER}
-FORGOTTEN: dict[str, Any] = {**ALONE, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
-FORGOTTEN |= {"clipped_in_window": False}
+ALONE: dict[str, Any] = {"clips": a.Clips(in_window=True), **OVER}
+FORGOTTEN: dict[str, Any] = {**OVER, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
+FORGOTTEN |= {"clips": a.NO_CLIPS}
+#: Clips of earlier micro-batches of the window.
+EARLIER = a.Clips(True, True, False)
 #: A state, an input with arguments, and the changed attributes of the state. All others stay.
 LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7},
-        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
+        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False, "clips": EARLIER},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7, "loss_divided": False, "window_open": True, "loop_kind": e.MICRO, "no_sync": True},
-        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False, "clipped_in_window": False},
+        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False, "clips": EARLIER},
     ),
     (
         FULL,
@@ -524,14 +528,14 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
             "scaler_key": 3,
             **OVER,
             "grads_discarded": False,
-            "clipped_in_window": False,
+            "clips": EARLIER,
         },
     ),
     (
         FULL,
         a.BACKWARD_RAW,
         {},
-        {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
+        {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False, "clips": EARLIER},
     ),
     (
         FULL,
@@ -555,7 +559,7 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
         FULL,
         a.UNSCALE,
         {"scaler_key": 7},
-        {"grads": a.UNSCALED, "clipped_while_scaled": False, "clipped_mixed": False, "grads_discarded": False},
+        {"grads": a.UNSCALED, "clips": a.Clips(in_window=True), "grads_discarded": False},
     ),
     (
         FULL,
@@ -582,7 +586,7 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
         {},
         {"grads": a.CLEAN, **FORGOTTEN, "grads_discarded": True},
     ),
-    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped_while_scaled": False, "clipped_mixed": False}),
+    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clips": a.Clips(in_window=True)}),
     (FULL, a.TAKEN, {}, {}),
     (FULL._replace(grads=a.FED), a.TAKEN, {}, {"grads": a.SHARED, **ALONE}),
     (FULL._replace(grads=a.EXPOSED), a.TAKEN, {}, {"grads": a.UNKNOWN, **ALONE}),
@@ -628,22 +632,22 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (OptimizerState(a.SCALED, a.READY, 3, loop_kind=e.LOOSE), a.BACKWARD_SCALED, {"scaler_key": 3}, {"loop_kind": ""}),
     (OptimizerState(a.CLEAN, a.READY, window_open=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "window_open": False}),
     (OptimizerState(a.CLEAN), a.CLIP, {}, {}),
-    (OptimizerState(a.RAW), a.CLIP, {}, {"clipped_in_window": True}),
-    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True, "clipped_in_window": True}),
+    (OptimizerState(a.RAW), a.CLIP, {}, {"clips": a.Clips(in_window=True)}),
+    (OptimizerState(a.SCALED), a.CLIP, {}, {"clips": a.Clips(while_scaled=True, in_window=True)}),
     (
         OptimizerState(a.SCALED),
         a.CLIP,
         {"clipped_mixed": True},
-        {"clipped_while_scaled": True, "clipped_mixed": True, "clipped_in_window": True},
+        {"clips": a.Clips(True, True, True)},
     ),
-    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_in_window": True}),
+    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {"clips": a.Clips(in_window=True)}),
     (
-        OptimizerState(a.SCALED, clipped_while_scaled=True),
+        OptimizerState(a.SCALED, clips=a.Clips(while_scaled=True)),
         a.CLIP,
         {"clipped_mixed": True},
-        {"clipped_mixed": True, "clipped_in_window": True},
+        {"clips": a.Clips(True, True, True)},
     ),
-    (OptimizerState(a.RAW, clipped_in_window=True), a.BACKWARD_RAW, {}, {"clipped_in_window": False}),
+    (OptimizerState(a.RAW, clips=a.Clips(in_window=True)), a.BACKWARD_RAW, {}, {"clips": a.NO_CLIPS}),
     (OptimizerState(a.SCALED), a.HOLD, {}, {"window_open": True}),
     (OptimizerState(a.CLEAN), a.HOLD, {}, {}),
     (OptimizerState(a.CLEAN, window_open=True), a.HOLD, {}, {}),
@@ -726,13 +730,26 @@ def test_an_optimizer_is_unfed_until_something_runs_backward(state: OptimizerSta
     assert a.has_no_backward(state) is unfed
 
 
+def fields(state: OptimizerState) -> tuple[object, ...]:
+    """Return the fields of a state, with the fields of its clips instead of the clips."""
+    return (*state._replace(clips=a.NO_CLIPS), *state.clips)
+
+
+def test_joined_states_keep_the_clips_that_both_have() -> None:
+    one, other = (
+        OptimizerState(a.SCALED, clips=a.Clips(True, True, True)),
+        OptimizerState(clips=a.Clips(True, False, True)),
+    )
+    assert a.join(one, other) == OptimizerState(clips=a.Clips(while_scaled=True, in_window=True))
+
+
 @quick
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=12), st.lists(st.sampled_from(a.INPUTS), max_size=12))
 def test_states_that_are_joined_know_no_more_than_each_of_them(one: list[str], other: list[str]) -> None:
     first, second = spell(one)[0], spell(other)[0]
     both = a.join(first, second)
     assert both == a.join(second, first)
-    for known, mine, theirs, unknown in zip(both, first, second, OptimizerState(), strict=True):
+    for known, mine, theirs, unknown in zip(*map(fields, (both, first, second, OptimizerState())), strict=True):
         assert known == (mine if mine == theirs else unknown)
 
 
@@ -748,7 +765,7 @@ def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: lis
     for event in word:
         before = state
         state, faults = transition(state, event, scaler_key=0)
-        if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clipped_while_scaled:
+        if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clips.while_scaled:
             assert set(faults) <= {"update@nothing"}
 
 
@@ -759,7 +776,7 @@ def window(drawing: Drawing, *between: Event) -> list[Event]:
     """Return a whole step, with events between backward and the step."""
     return [
         drawing.event(e.ZeroGrad),
-        drawing.scaled_backward(divided=True),
+        drawing.scaled_backward(division=e.DIVIDED),
         *between,
         drawing.event(e.ScalerStep),
         drawing.event(e.Update),
@@ -776,7 +793,7 @@ def test_a_straight_line_that_is_right_gives_nothing() -> None:
 def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -> None:
     drawing = Drawing()
     clip = drawing.event(e.Clip)
-    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True), clip]
+    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED), clip]
     drawing.line(0, *events, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP201", clip.site.line)
@@ -796,7 +813,7 @@ def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
 def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
     """A tool that enumerates 2**60 paths does not finish."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     for n in range(60):
         node = drawing.diamond(node, drawing.test(f"flag{n}"), [drawing.event(e.ParamWrite)])
     clip = drawing.event(e.Clip)
@@ -807,10 +824,10 @@ def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
 def asked_twice(questions: int) -> Drawing:
     """Return a graph that tests each predicate twice, with a backward under each test."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     tests = [drawing.test(f"flag{n}") for n in range(questions)]
     for test in (*tests, *tests):
-        node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
+        node = drawing.diamond(node, test, [drawing.scaled_backward(division=e.DIVIDED)])
     drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     return drawing
 
@@ -834,8 +851,8 @@ def test_what_happens_on_all_of_too_many_ways_is_found_and_possible(monkeypatch:
         tests = [drawing.test(f"flag{n}") for n in range(9)]
         node = drawing.line(0)
         for test in (*tests, *tests):
-            node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
-        node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+            node = drawing.diamond(node, test, [drawing.scaled_backward(division=e.DIVIDED)])
+        node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
         clip = [drawing.event(e.Clip)] if wrong else []
         drawing.line(node, *clip, drawing.event(e.ScalerStep), drawing.event(e.Update))
         monkeypatch.setattr(graph_exploration, "LIMIT", 400)
@@ -906,7 +923,7 @@ def test_an_answer_can_imply_another() -> None:
 def test_a_fault_of_some_paths_says_when() -> None:
     drawing = Drawing()
     clips = drawing.test("max_norm")
-    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
     clip = drawing.event(e.Clip)
     node = drawing.diamond(node, clips, [clip])
     drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
@@ -997,7 +1014,7 @@ def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: b
     head = drawing.node()
     drawing.graph.nodes[head].forgotten_predicates = 1 << full.key
     drawing.way(entry, head)
-    body = [drawing.scaled_backward(divided=divided)]
+    body = [drawing.scaled_backward(division=e.LossDivision(divided))]
     if unscale_everywhere:
         body.append(drawing.event(e.Unscale))
     node = drawing.line(head, *body)

@@ -220,7 +220,7 @@ def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
 @every_rule
 def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
     if rule.code not in BY_ENGINE:
-        assert negative_examples(rule), "every rule has something that only looks like it"
+        assert negative_examples(rule), "add a correct program to tests/protocol/negative_examples"
     reasons = [reason for reason, _ in negative_examples(rule)]
     assert len(set(reasons)) == len(reasons)
     for reason, source in negative_examples(rule):

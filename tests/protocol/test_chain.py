@@ -40,7 +40,7 @@ class Training:
         self.chain.add_event(made)
 
     def backward(self, place: str = "backward", **facts: Any) -> None:
-        facts = {"feeds": (self.optimizer.key,), "divided": True, **facts}
+        facts = {"feeds": (self.optimizer.key,), "division": e.DIVIDED, **facts}
         self.add(e.Backward, place, **facts)
 
     def step(self, *, zero: bool = True, update: bool = True, clip: str = "", unscale: bool = False) -> None:
@@ -195,7 +195,7 @@ def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
 
 
 def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Training) -> None:
-    run.add(e.Backward, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), division=e.DIVIDED)
     run.chain.flush()
     run.chain.adopt_optimizer(run.optimizer.key, e.Backward(run.at("backward"), run.scaler.key))
     run.add(e.Clip)
@@ -210,7 +210,7 @@ def test_a_place_that_feeds_twice_accumulates(run: Training, places: list[str], 
     for _ in range(3):
         run.add(e.ZeroGrad)
         for place in places:
-            run.backward(place, divided=False)
+            run.backward(place, division=e.LossDivision())
         run.add(e.ScalerStep)
         run.add(e.Update)
     run.chain.close()
@@ -221,7 +221,7 @@ def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feed
     for passes in (1, 1, 1, 2):
         run.add(e.ZeroGrad)
         for _ in range(passes):
-            run.backward(divided=False)
+            run.backward(division=e.LossDivision())
         run.add(e.ScalerStep)
         run.add(e.Update)
         run.chain.flush()
@@ -259,7 +259,7 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
 def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
     run: Training, scaled: bool, known: bool, expected: list[str]
 ) -> None:
-    run.add(e.Backward, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), division=e.DIVIDED)
     if known:
         run.add(e.Unscale)
     run.chain.flush()
@@ -524,7 +524,7 @@ def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -
 
 def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: Training) -> None:
     other = run.program.add_object("scaler", Symbol("other"), Site("train.py", 5), enabled=True)
-    run.add(e.Backward, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), division=e.DIVIDED)
     run.chain.flush()
     run.chain.adopt_optimizer(run.optimizer.key, e.Backward(run.at("backward"), run.scaler.key))
     run.add(e.ScalerStep, subject=other.key)
@@ -532,7 +532,7 @@ def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: 
 
 
 def test_a_step_in_a_region_is_told_where_no_backward_is_in_it(run: Training) -> None:
-    run.add(e.Backward, "backward", feeds=(run.optimizer.key,), divided=True)
+    run.add(e.Backward, "backward", feeds=(run.optimizer.key,), division=e.DIVIDED)
     run.chain.pending_events[-1].subject = None
     run.add(e.AutocastEnter, "region", **REGION)
     run.add(e.Step)

@@ -16,31 +16,31 @@ from pytest_amp_check.protocol.run_checker import RunChecker
 from pytest_amp_check.protocol.sites import Site
 
 REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
-MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
+MICRO: dict[str, Any] = {"inside": e.MICRO, "division": e.DIVIDED}
 #: A word -> the kind of its event and its attributes. A digit after a word is the index of the optimizer.
 WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "zero": (e.ZeroGrad, {}),
     "zero-some": (e.ZeroGrad, {"owners": ()}),
     "zero-before": (e.ZeroGrad, {"loops": ()}),
     "zero-rescue": (e.ZeroGrad, {"rescue": True}),
-    "back": (e.Backward, {"divided": True}),
+    "back": (e.Backward, {"division": e.DIVIDED}),
     "back-whole": (e.Backward, {}),
     "back-custom": (e.Backward, {"custom": True}),
-    "back-uneven": (e.Backward, {"uneven": True}),
+    "back-uneven": (e.Backward, {"scaling": e.LossScaling(is_uneven=True)}),
     "back-twice": (e.Backward, {"twice": True}),
-    "back-opaque": (e.Backward, {"of_unknown_value": True}),
-    "back-given": (e.Backward, {"given": True, "divided": True}),
-    "back-several": (e.Backward, {"several": True, "divided": True}),
-    "back-outside": (e.Backward, {"outside": True, "divided": True}),
+    "back-opaque": (e.Backward, {"scaling": e.LossScaling(may_have_scaled_gradient=True)}),
+    "back-given": (e.Backward, {"scaling": e.LossScaling(may_be_scaled_by_caller=True), "division": e.DIVIDED}),
+    "back-several": (e.Backward, {"scaling": e.LossScaling(has_several_scalers=True), "division": e.DIVIDED}),
+    "back-outside": (e.Backward, {"scaling": e.LossScaling(comes_from_caller=True), "division": e.DIVIDED}),
     "micro": (e.Backward, MICRO),
     "micro-whole": (e.Backward, {"inside": e.MICRO}),
     "micro-apart": (e.Backward, {**MICRO, "no_sync": True}),
-    "micro-vague": (e.Backward, {"inside": e.MICRO, "vague": True}),
+    "micro-vague": (e.Backward, {"inside": e.MICRO, "division": e.LossDivision(is_vague=True)}),
     "micro-averaged": (e.Backward, {**MICRO, "averaged": ()}),
     "micro-averaged-if": (e.Backward, {**MICRO, "averaged": ("a{",)}),
     "micro-averaged-apart": (e.Backward, {**MICRO, "averaged": (), "no_sync": True}),
-    "loose": (e.Backward, {"inside": e.LOOSE, "divided": True}),
-    "raw": (e.Backward, {"divided": True}),
+    "loose": (e.Backward, {"inside": e.LOOSE, "division": e.DIVIDED}),
+    "raw": (e.Backward, {"division": e.DIVIDED}),
     "raw-custom": (e.Backward, {"custom": True}),
     "scale": (e.Scale, {}),
     "scale-twice": (e.Scale, {"twice": True}),
@@ -144,7 +144,7 @@ def said(drawing: Drawing, word: str) -> Event:
         event.subject = drawing.program.objects[-1].key
     if kind in AFTER_STEPS:
         event.object = drawing.optimizers[0].key
-    if kind.has_loops and "loops" not in facts:
+    if kind.traits.has_loops and "loops" not in facts:
         event.loops = (1,)
     return event
 
@@ -1265,10 +1265,15 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     (
         "zero micro-whole micro-whole step update",
         1,
-        {"program": {"fragment": True}, "events": {3: {"vague": True}}},
+        {"program": {"fragment": True}, "events": {3: {"division": e.LossDivision(is_vague=True)}}},
         "",
     ),
-    ("zero micro-whole micro-whole step update", 1, {"events": {3: {"vague": True}}}, "3 AMP301"),
+    (
+        "zero micro-whole micro-whole step update",
+        1,
+        {"events": {3: {"division": e.LossDivision(is_vague=True)}}},
+        "3 AMP301",
+    ),
     ("zero01 micro01 step1 zero0 micro0 step update", 2, {}, ""),
     ("zero01 micro01 zero0 step1 micro0 step update", 2, {}, "3 AMP304"),
     ("zero01 step1 micro01 zero0 micro0 step step1 update", 2, {}, "2 AMP206, 4 AMP304"),

@@ -16,6 +16,7 @@ from pytest_amp_check.protocol import event_graph, events, torch_api
 from pytest_amp_check.protocol.event_graph import Program
 from pytest_amp_check.protocol.events import Event, name_of_kind
 from pytest_amp_check.protocol.sites import Site
+from pytest_amp_check.protocol.tracked_objects import ModuleDtypes, ModuleTraining, ObjectAttributes
 
 ROOT = Path(pytest_amp_check.__file__).parent
 #: The modules that declare events and attributes.
@@ -41,7 +42,7 @@ def code(*folders: str) -> Iterator[ast.AST]:
 def read() -> set[str]:
     """Return the names that the package reads as attributes anywhere, or that decide the effect of an event."""
     loaded = (node for node in code("protocol", "static", "runtime") if isinstance(node, ast.Attribute))
-    deciding = (kind.deciding_fields or () for kind in KINDS.values())
+    deciding = (kind.traits.deciding_fields or () for kind in KINDS.values())
     return {node.attr for node in loaded if isinstance(node.ctx, ast.Load)}.union(*deciding)
 
 
@@ -72,8 +73,8 @@ def test_there_are_many_kinds() -> None:
 
 @every_kind
 def test_the_package_lists_each_kind(name: str) -> None:
-    assert getattr(events, name) is KINDS[name]
-    assert name in events.__all__
+    assert getattr(events, name, None) is KINDS[name], "import it in protocol/events/__init__.py"
+    assert name in events.__all__, "list it in protocol/events/__init__.py"
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +97,18 @@ def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], wri
     fields = fields_of(kind) - fields_of(Event)
     assert fields - written[name] - written[""] == set(), "pass these to the event, or remove them"
     assert fields - read == set(), "read these in a check or a handler, or remove them"
-    assert fields_of(kind).issuperset(kind.deciding_fields or ())
+    assert fields_of(kind).issuperset(kind.traits.deciding_fields or ())
 
 
 def test_what_several_kinds_have_in_common_is_declared_once() -> None:
     for kind in KINDS.values():
         declared = [name for each in kind.__mro__ for name in own_fields(each)]
         assert len(declared) == len(set(declared))
+
+
+def test_a_constant_outside_of_the_traits_fails_where_the_kind_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"event Replayed: declare may_violate in `traits = KindTraits\(\.\.\.\)`"):
+        type("Replayed", (Event,), {"may_violate": True})
 
 
 def test_fields_that_nobody_declares_fail_in_tests() -> None:
@@ -120,8 +126,26 @@ def test_fields_that_nobody_declares_fail_in_tests() -> None:
 
 @every_kind
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
-    for words in (KINDS[name].description, KINDS[name].scaled_description):
+    for words in (KINDS[name].traits.description, KINDS[name].traits.scaled_description):
         assert words == words.strip() and not words.endswith(".") and words == words[:1].lower() + words[1:]
+
+
+def test_an_object_that_is_either_of_two_has_what_each_of_them_sets() -> None:
+    one, other, either = (ObjectAttributes() for _ in range(3))
+    one.dtypes, other.dtypes = ModuleDtypes(low="float16"), ModuleDtypes(casts=True, low="bfloat16")
+    other.freeze()
+    other.set_trainer(is_float16=False)
+    one.set_trainer(is_float16=True)
+    either.set_to_either(one, other)
+    assert either.dtypes == ModuleDtypes(casts=True, low="float16")
+    assert either.training == ModuleTraining(frozen=True, trainer_float16=True)
+    assert "shape" not in vars(either)
+
+
+def test_an_object_that_is_either_of_two_unknown_ones_is_as_unknown() -> None:
+    either = ObjectAttributes()
+    either.set_to_either(ObjectAttributes(), ObjectAttributes(owns=frozenset({1})))
+    assert vars(either) == {"owns": frozenset({1})}
 
 
 def test_things_and_events_are_shown_by_what_they_are() -> None:

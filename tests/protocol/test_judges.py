@@ -340,7 +340,10 @@ def test_trained_modules_are_not_cast() -> None:
     ],
 )
 def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, labels: list[str]) -> None:
-    assert judge("AMP502", events.Backward, scaled=scaled, dtypes=frozenset(dtypes), alone=alone) == labels
+    assert (
+        judge("AMP502", events.Backward, scaling=events.LossScaling(scaled), dtypes=frozenset(dtypes), alone=alone)
+        == labels
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,33 @@ def test_who_writes_the_table_may_lack_rows_until_it_is_written(checkout: Path) 
         require_listed("rules", [], "list it", marker="RULE")
     with pytest.raises(NotRegistered):
         require_listed("rules", [], "list it", marker="RULE")
+
+
+#: A new module of a folder with a table, the first module that reads the table, and what the sentence says to do.
+ADDED = [
+    ("static/libraries", "def register(handlers):\n    pass", "static.entry_points", "add the module to LIBRARIES"),
+    (
+        "runtime/record/listeners",
+        "from .listener import Listener\n\nclass Mine(Listener):\n    pass",
+        "runtime.record.recorder",
+        "create its listener in Recorder",
+    ),
+    ("runtime/record/patches", "def patches():\n    return []", "runtime.record.attach", "add the module to TABLES"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("folder", "text", "reader", "remedy"), ADDED, ids=[row[0] for row in ADDED])
+def test_a_new_module_of_a_folder_with_a_table_is_never_silent(
+    tmp_path: Path, folder: str, text: str, reader: str, remedy: str
+) -> None:
+    shutil.copytree(ROOT / "pytest_amp_check", tmp_path / "pytest_amp_check", ignore=shutil.ignore_patterns("*.pyc"))
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "pytest_amp_check" / folder / "added.py").write_text(f"\n{text}\n", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pytest_amp_check.{reader}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert f"pytest_amp_check/{folder}/added.py is not registered: {remedy}" in done.stderr
 
 
 def test_a_method_of_an_engine_has_a_known_effect() -> None:

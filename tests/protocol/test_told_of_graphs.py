@@ -178,7 +178,7 @@ def test_micro_batches_that_are_left_over_are_counted(left: tuple[int, int], sai
     drawing.way(head, loop)
     drawing.graph.nodes[loop].forgotten_predicates = 1 << full.key
     flush = [drawing.event(kind) for kind in (e.ScalerStep, e.Update, e.ZeroGrad)]
-    drawing.way(drawing.diamond(drawing.line(loop, drawing.scaled_backward(divided=True)), full, flush), loop)
+    drawing.way(drawing.diamond(drawing.line(loop, drawing.scaled_backward(division=e.DIVIDED)), full, flush), loop)
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP304", 50)
     assert said in finding.message

@@ -18,7 +18,7 @@ from samples import reduced
 from pytest_amp_check.frontends.cli import main
 from pytest_amp_check.static import file_analysis
 from pytest_amp_check.static.engine import check_paths
-from pytest_amp_check.static.settings import Settings
+from pytest_amp_check.static.settings import FileSelection, Settings
 from pytest_amp_check.static.sources import prefilter
 
 HELPER = "def clip(model):\n    import torch\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
@@ -323,7 +323,7 @@ def test_every_setting_after_every_other(tree: Path, tmp_path: Path) -> None:
         Settings(select=frozenset({"AMP902", "AMP903"})),
         Settings(severity={"AMP201": "info"}),
         Settings(per_file_ignores=(("*.md", frozenset({"AMP201"})),)),
-        Settings(exclude=("lib",)),
+        Settings(files=FileSelection(exclude=("lib",))),
         Settings(largest=400),
     ]
     shown = [same(tree, cache, way) for way in ways * 2]

@@ -24,7 +24,7 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.protocol.sites import Site
-from pytest_amp_check.static.settings import Settings
+from pytest_amp_check.static.settings import FileSelection, Settings
 from pytest_amp_check.static.sources import code_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -738,7 +738,9 @@ def test_notebooks_and_markdown_are_found_below_folders(tree: Path) -> None:
 def test_settings_hold_for_them_as_for_python(tree: Path) -> None:
     ignoring = Settings(per_file_ignores=(("*.ipynb", frozenset({"AMP201"})), ("docs/*", frozenset(RULES))))
     assert [name for name, *_ in names(tree, ignoring)] == ["train.py"]
-    assert [name for name, *_ in names(tree, Settings(exclude=("docs", "*.ipynb")))] == ["train.py"]
+    assert [name for name, *_ in names(tree, Settings(files=FileSelection(exclude=("docs", "*.ipynb"))))] == [
+        "train.py"
+    ]
     severe = check_paths([str(tree)], Settings(severity={"AMP201": "info"})).findings
     assert {f.severity for f in severe} == {"info"}
 

@@ -12,7 +12,7 @@ from marks import Places, places, shown
 from pytest_amp_check.protocol.finding import ERROR, INFO, SEVERITIES, Finding
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Report, check_paths, check_source
-from pytest_amp_check.static.settings import Settings
+from pytest_amp_check.static.settings import FileSelection, Settings
 from pytest_amp_check.static.sources.source_files import InputError
 
 SCRIPT = """\
@@ -323,7 +323,7 @@ def test_a_file_that_is_named_is_read_whatever_it_is_called(project: Path) -> No
 
 def test_settings_hold_for_paths(project: Path) -> None:
     assert {code for _, _, code in listed(check_paths([str(project)], only("AMP206")), project)} == {"AMP206"}
-    without = Settings(exclude=("package",))
+    without = Settings(files=FileSelection(exclude=("package",)))
     assert check_paths([str(project)], without).files == 1
     ignoring = Settings(per_file_ignores=(("package/*", frozenset(RULES)),))
     assert {name for name, _, code in listed(check_paths([str(project)], ignoring), project) if code != "AMP903"} == {

@@ -5,6 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.interpreter.values.tensors import TensorValue
+from pytest_amp_check.static.interpreter.values.value import (
+    DIVIDED,
+    NO_NORMALIZATION,
+    NO_ORIGIN,
+    Const,
+    Normalization,
+    Origin,
+    UnknownValue,
+)
 
 #: A float16 backward without a scaler in each branch: it is found in the branches that may run.
 PROGRAM = """\
@@ -146,3 +156,45 @@ def test_isinstance_of_one_of_two(value: str, test: str, expected: list[int]) ->
 )
 def test_other_builtins(value: str, test: str, expected: list[int]) -> None:
     assert branches(value, test) == expected
+
+
+#: All truths of a group, one attribute at a time.
+SUMMED = Normalization(is_divided=True, is_only_summed=True, is_sample_mean=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (SUMMED, SUMMED, SUMMED),
+        (SUMMED, DIVIDED, DIVIDED),
+        (DIVIDED, SUMMED, DIVIDED),
+        (SUMMED, NO_NORMALIZATION, NO_NORMALIZATION),
+        # The code that computes a value from two others decides about the divisors.
+        (Normalization(factors=frozenset({1})), Normalization(), Normalization(factors=frozenset({1}))),
+    ],
+)
+def test_a_value_of_two_is_divided_as_both_are(one: Normalization, other: Normalization, both: Normalization) -> None:
+    assert one.join(other) == both
+
+
+def test_a_value_of_two_comes_from_where_each_of_them_comes() -> None:
+    outside, graded = Origin(is_from_outside=True), Origin(is_from_gradient=True)
+    assert outside.join(graded) == graded.join(outside) == Origin(is_from_outside=True, is_from_gradient=True)
+    assert NO_ORIGIN.join(NO_ORIGIN) is NO_ORIGIN
+
+
+def test_a_tensor_of_several_has_their_groups() -> None:
+    parts = [TensorValue(), TensorValue(), TensorValue()]
+    for part in parts[:2]:
+        part.normalization = SUMMED
+    parts[2].normalization, parts[1].origin = DIVIDED, Origin(is_from_gradient=True)
+    made = TensorValue.join(parts)
+    assert (made.normalization, made.origin) == (DIVIDED, Origin(is_from_gradient=True))
+
+
+def test_values_share_their_groups_until_code_says_more() -> None:
+    values = [Const(1), UnknownValue(1, "x"), TensorValue()]
+    assert all(value.normalization is NO_NORMALIZATION and value.origin is NO_ORIGIN for value in values)
+    values[1].set_divided(is_divided=True)
+    assert [value.normalization.is_divided for value in values] == [False, True, False]
+    assert UnknownValue(2, "y", is_from_outside=True).origin.is_argument

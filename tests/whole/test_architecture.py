@@ -245,6 +245,39 @@ def test_no_class_of_the_reader_of_source_grows_without_end() -> None:
     assert [cls for cls in bases if levels(cls) > LEVELS] == []
 
 
+#: Maximum number of optional attributes of a class. Attributes that are computed, joined and read together are a group.
+MAX_OPTIONAL = 12
+
+
+def optional_attributes(node: ast.ClassDef) -> set[str]:
+    """Return the attributes with a default that a class declares, in its body or as parameters of ``__init__``."""
+    found = {
+        s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and s.value and isinstance(s.target, ast.Name)
+    }
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            given, keywords = method.args, zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
+            positional = [*given.posonlyargs, *given.args]
+            found |= {each.arg for each in positional[len(positional) - len(given.defaults) :]}
+            found |= {each.arg for each, default in keywords if default is not None}
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_class_has_dozens_of_optional_attributes(name: str) -> None:
+    classes = [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.ClassDef)]
+    many = {node.name: sorted(found) for node in classes if len(found := optional_attributes(node)) > MAX_OPTIONAL}
+    assert not many, "make a class with its own join of those that are computed and read together"
+
+
+def test_which_attributes_are_optional() -> None:
+    (node,) = ast.parse(
+        "class A:\n    x: int = 0\n    y: int\n    Z = 1\n    def __init__(self, a, b=1, *, c, d=2): ...\n"
+    ).body
+    assert isinstance(node, ast.ClassDef)
+    assert optional_attributes(node) == {"x", "b", "d"}
+
+
 def test_what_a_circle_is() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [["b", "c"]]
 

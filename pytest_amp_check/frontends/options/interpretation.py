@@ -20,7 +20,7 @@ def make_settings(options: Options) -> Settings:
     from ...protocol.selection import UnknownRule, expand_word, resolve_for_runs
     from ...protocol.selection import resolve_codes as resolve_rules
     from ...static.file_analysis import UNANALYZED_CALL_CODE
-    from ...static.settings import Settings
+    from ...static.settings import FileSelection, Settings
 
     setting = "select"
     try:
@@ -53,10 +53,12 @@ def make_settings(options: Options) -> Settings:
         select=selected,
         per_file_ignores=tuple(ignores),
         severity=severity,
-        exclude=options.exclude + options.extend_exclude,
-        include=options.include,
-        force_exclude=options.force_exclude,
-        gitignore=options.respect_gitignore,
+        files=FileSelection(
+            exclude=options.exclude + options.extend_exclude,
+            include=options.include,
+            force_exclude=options.force_exclude,
+            gitignore=options.respect_gitignore,
+        ),
         suppress=not options.ignore_noqa,
         helpers=options.helpers,
         torch=options.torch_version,

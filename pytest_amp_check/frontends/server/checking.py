@@ -105,8 +105,7 @@ class DocumentChecker:
             settings = around.settings
             above = [folder for folder in self.folders if path.startswith(os.path.join(folder, ""))]
             folder = max(above, key=len, default=None)
-            files = f"{settings.exclude} {settings.include} {settings.gitignore}"
-            key = (folder, f"{settings!r} {settings.analysis_options()!r} {files}")
+            key = (folder, f"{settings!r} {settings.analysis_options()!r} {settings.files}")
             checker = self._incremental_checkers.get(key)
             if checker is None:
                 checker = self._incremental_checkers[key] = IncrementalChecker(folder, settings)

@@ -21,7 +21,7 @@ BY_HAND: dict[EventKind, str] = {e.GradRead: a.READ, e.GradEdit: a.EDIT, e.GradD
 def apply_backward(checker: Checker, ctx: EventContext, event: e.Backward) -> PathState:
     check_scaled_twice(checker, ctx, event)
     check_in_region(checker, ctx)
-    if event.uneven:
+    if event.scaling.is_uneven:
         checker.saw_violation = True
         checker.report_violation("backward@uneven", ctx.index, ctx.index, ctx.point)
     accumulate_grads(checker, ctx, event)
@@ -40,7 +40,9 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     averaged = certain and _averages_grads(event, ctx.state)
     served = checker.served_optimizers.get(ctx.subject_key, ())
     kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if ctx.subject_key >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
-    if event.of_unknown_value or (event.given and checker.program.attributes.scales_apart):
+    if event.scaling.may_have_scaled_gradient or (
+        event.scaling.may_be_scaled_by_caller and checker.program.attributes.scales_apart
+    ):
         kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
@@ -61,7 +63,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
             i,
             kinds[not sure],
             scaler_key=ctx.subject_key,
-            loss_divided=event.divided,
+            loss_divided=event.division.is_divided,
             window_open=i in open_windows,
             loop_kind=event.inside if key in checker.stepped_optimizers else "",
             no_sync=event.no_sync,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import events as e
 from ..checker import AutocastRegion, Checker, EventContext, Here, PathState
 from ..events import Event
+from ..optable import find_policy
 
 #: Maximum number of nested autocast regions that are tracked.
 DEPTH = 64
@@ -142,7 +143,8 @@ def apply_loss(checker: Checker, ctx: EventContext, event: e.Loss) -> PathState:
     region = state.regions[-1] if state.regions else None
     inside = region is not None and region.enabled
     if region is not None and inside and event.function == "binary_cross_entropy":
-        label = "bce@region-cpu" if region.device in ("cpu", "mps") else "bce@region"
+        is_allowed = find_policy(region.device, event.function) in ("", "fp32")
+        label = "bce@region-cpu" if is_allowed else "bce@region"
         checker.report_violation(label, index, region.entry_node, ctx.point)
     low = event.low_precision
     if low and not inside:

@@ -51,7 +51,7 @@ def apply_transition(
         if in_parts and (possible or (name == a.STEP and any(other_guards))):
             continue  # Source shows only in part which gradients a framework changes, and when.
         if label == "backward@stale" and was_called_again(checker, ctx, i):
-            if isinstance(ctx.event, e.Backward) and ctx.event.outside:
+            if isinstance(ctx.event, e.Backward) and ctx.event.scaling.comes_from_caller:
                 continue  # The code that computes the loss clears first.
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
@@ -269,7 +269,7 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
         return True
     # Each term of a sum scaled by two scalers may be the loss of one optimizer.
     backward = checker.find_last_event(ctx.point, (e.Backward,), i)
-    return isinstance(backward, e.Backward) and backward.several
+    return isinstance(backward, e.Backward) and backward.scaling.has_several_scalers
 
 
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
@@ -293,7 +293,7 @@ def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
         return True
     fed = checker.find_last_event(ctx.point, (e.Backward,), i)
     # The code is a fragment, and another fragment computes the loss.
-    is_fragment = checker.program.attributes.fragment and isinstance(fed, e.Backward) and fed.vague
+    is_fragment = checker.program.attributes.fragment and isinstance(fed, e.Backward) and fed.division.is_vague
     return is_fragment or _runs_once_per_window(checker, fed)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from .event import SELDOM, Event, FieldValue, OwnedEvent
+from .event import SELDOM, Event, FieldValue, KindTraits, OwnedEvent
 
 
 class ScalerState(Event):
     """``scaler.state_dict()``."""
 
-    description = "the scaler's state is taken"
-    may_violate = True
+    traits = KindTraits(description="the scaler's state is taken", may_violate=True)
 
 
 class ScalerLoad(Event):
     """``scaler.load_state_dict()``."""
 
-    predicate_worth = SELDOM
+    traits = KindTraits(predicate_worth=SELDOM)
 
     #: Key in a checkpoint.
     entry: str | None = None
@@ -26,7 +25,7 @@ class ScalerLoad(Event):
 class Save(OwnedEvent):
     """A checkpoint is written, with the states of optimizers and scalers, each by key or text."""
 
-    description = "the checkpoint is written"
+    traits = KindTraits(description="the checkpoint is written")
 
     optimizers: tuple[int | str, ...] = ()
     scalers: tuple[int | str | bool, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..fast_namedtuple import NamedTuple
 from ..sites import Site
 
 TYPE_CHECKING = False
@@ -53,19 +54,8 @@ Guards = tuple[tuple[int, bool], ...]
 FieldValue = object
 
 
-@dataclass_transform(kw_only_default=True)
-class _Declared:
-    """Base class that makes type checkers read the annotated class attributes as the fields of an event."""
-
-    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
-        """Accept the options that type checkers read."""
-
-
-class Event(_Declared, kw_only=False):
-    """One AMP event. Each kind of event is a class, and declares its fields as annotated class attributes.
-
-    A field without a default must be passed by keyword. Class attributes without annotation are shared by all events of
-    the kind:
+class KindTraits(NamedTuple):
+    """Constants that all events of a kind have in common.
 
     - ``predicate_worth``: effect on a state: UNTESTED, SELDOM or MOVES.
     - ``description``: description of the event in a trace. ``scaled_description`` is the description if the subject is
@@ -81,15 +71,34 @@ class Event(_Declared, kw_only=False):
       in the same state of a run has the same effect. None if the effect depends on more than the fields.
     """
 
-    predicate_worth: ClassVar[int] = UNTESTED
-    description: ClassVar[str] = ""
-    scaled_description: ClassVar[str] = ""
-    has_optimizer: ClassVar[bool] = False
-    establishes_optimizer: ClassVar[bool] = False
-    may_violate: ClassVar[bool] = False
-    has_loops: ClassVar[bool] = False
-    is_structural: ClassVar[bool] = False
-    deciding_fields: ClassVar[tuple[str, ...] | None] = None
+    predicate_worth: int = UNTESTED
+    description: str = ""
+    scaled_description: str = ""
+    has_optimizer: bool = False
+    establishes_optimizer: bool = False
+    may_violate: bool = False
+    has_loops: bool = False
+    is_structural: bool = False
+    deciding_fields: tuple[str, ...] | None = None
+
+
+@dataclass_transform(kw_only_default=True)
+class _Declared:
+    """Base class that makes type checkers read the annotated class attributes as the fields of an event."""
+
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+        """Accept the options that type checkers read, and refuse constants outside of ``traits``."""
+        if misplaced := [name for name in KindTraits._fields if name in vars(cls)]:
+            raise TypeError(f"event {cls.__name__}: declare {', '.join(misplaced)} in `traits = KindTraits(...)`")
+
+
+class Event(_Declared, kw_only=False):
+    """One AMP event. Each kind of event is a class, and declares its fields as annotated class attributes.
+
+    A field without a default must be passed by keyword. All events of the kind share its ``traits``.
+    """
+
+    traits: ClassVar[KindTraits] = KindTraits()
 
     site: Site
     #: Keys of tracked objects. The documentation of a kind names the subject first, then the object.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .event import MOVES, Event, GradientAccess, OwnedEvent
+from .event import MOVES, Event, GradientAccess, KindTraits, OwnedEvent
 
 
 class LeftOut(Event):
@@ -29,9 +29,11 @@ class Undivided(Event):
 class Clip(GradientAccess):
     """Gradients are clipped."""
 
-    predicate_worth = MOVES
-    description = "the gradients are clipped"
-    deciding_fields = ("owners", "measures_only", "nonfinite_error", "undone")
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the gradients are clipped",
+        deciding_fields=("owners", "measures_only", "nonfinite_error", "undone"),
+    )
 
     #: Identities of parameters without optimizer so far.
     touches: frozenset[int] = frozenset()
@@ -52,21 +54,19 @@ class Clip(GradientAccess):
 class GradRead(GradientAccess):
     """Gradients are read."""
 
-    description = "the gradients are read"
+    traits = KindTraits(description="the gradients are read")
 
 
 class GradEdit(GradientAccess):
     """Gradients are edited."""
 
-    predicate_worth = MOVES
-    description = "the gradients are edited"
+    traits = KindTraits(predicate_worth=MOVES, description="the gradients are edited")
 
 
 class GradCheck(GradientAccess):
     """Gradients are checked for non-finite values."""
 
-    description = "the gradients are checked for NaN and infinities"
-    deciding_fields = ("owners",)
+    traits = KindTraits(description="the gradients are checked for NaN and infinities", deciding_fields=("owners",))
 
     #: The program stops if there are any.
     raises: bool
@@ -82,14 +82,13 @@ class Anomaly(Event):
 class GradDivide(GradientAccess):
     """Gradients are divided manually by the loss scale."""
 
-    predicate_worth = MOVES
-    description = "the gradients are divided by the loss scale by hand"
+    traits = KindTraits(predicate_worth=MOVES, description="the gradients are divided by the loss scale by hand")
 
 
 class GradNormalise(OwnedEvent):
     """Gradients are divided manually by the number of microbatches."""
 
-    predicate_worth = MOVES
+    traits = KindTraits(predicate_worth=MOVES)
 
 
 class GradLog(Event):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from .event import SELDOM, Event, LowPrecisionEffect
+from .event import SELDOM, Event, KindTraits, LowPrecisionEffect
 
 
 class ParamWrite(Event):
     """Parameters are written."""
 
-    predicate_worth = SELDOM
-    description = "parameters are written"
+    traits = KindTraits(predicate_worth=SELDOM, description="parameters are written")
 
 
 class ModuleCast(Event):
     """The parameters of a module are cast, or created, in a dtype."""
 
-    description = "the model's parameters are cast"
+    traits = KindTraits(description="the model's parameters are cast")
 
     dtype: str
     #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, or in the
@@ -121,7 +120,7 @@ class DtypeClash(LowPrecisionEffect):
 class Overhead(Event):
     """Casts or copies are repeated."""
 
-    has_loops = True
+    traits = KindTraits(has_loops=True)
 
     how: str
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..sites import TraceFacts
-from .event import MATTERS, SELDOM, Event
+from .event import MATTERS, SELDOM, Event, KindTraits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class Deprecated(Event):
 class Handoff(Event):
     """Objects escape to unanalyzed code."""
 
-    predicate_worth = SELDOM
-    is_structural = True
+    traits = KindTraits(predicate_worth=SELDOM, is_structural=True)
 
     #: Keys of the objects.
     objects: Collection[int] = ()
@@ -63,8 +62,7 @@ class Raised(Event):
 class LoopExit(Event):
     """A loop that counts accumulation windows ends; trailing microbatches form no window."""
 
-    predicate_worth = SELDOM
-    is_structural = True
+    traits = KindTraits(predicate_worth=SELDOM, is_structural=True)
 
     #: The step follows after the loop, so the end of the loop completes the window.
     complete: bool = False
@@ -75,9 +73,7 @@ class LoopExit(Event):
 class Again(Event):
     """Unanalyzed code calls the analyzed function again."""
 
-    predicate_worth = SELDOM
-    description = "the function is called again"
-    is_structural = True
+    traits = KindTraits(predicate_worth=SELDOM, description="the function is called again", is_structural=True)
 
     #: No code of the file clears the remaining gradients.
     uncleared: bool = False
@@ -86,6 +82,4 @@ class Again(Event):
 class End(Event):
     """The analyzed program ends."""
 
-    predicate_worth = SELDOM
-    description = "the program ends"
-    is_structural = True
+    traits = KindTraits(predicate_worth=SELDOM, description="the program ends", is_structural=True)

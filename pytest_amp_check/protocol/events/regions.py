@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .event import MOVES, SELDOM, Event
+from .event import MOVES, SELDOM, Event, KindTraits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class AutocastNew(Event):
 class AutocastEnter(Event):
     """A region is entered."""
 
-    predicate_worth = SELDOM
-    description = "autocast is entered"
-    may_violate = True
+    traits = KindTraits(predicate_worth=SELDOM, description="autocast is entered", may_violate=True)
 
     enabled: bool
     device: str = ""
@@ -55,8 +53,7 @@ class AutocastEnter(Event):
 class AutocastExit(Event):
     """A region is left."""
 
-    predicate_worth = SELDOM
-    description = "autocast is exited"
+    traits = KindTraits(predicate_worth=SELDOM, description="autocast is exited")
 
     #: Number of regions that stay open, None for all but one.
     depth: int | None = None
@@ -65,7 +62,7 @@ class AutocastExit(Event):
 class AutocastCacheClear(Event):
     """The cache of cast weights is cleared."""
 
-    predicate_worth = MOVES
+    traits = KindTraits(predicate_worth=MOVES)
 
 
 class CustomFunction(Event):
@@ -94,13 +91,13 @@ class LeavingRegion(Event):
 class Capture(LeavingRegion):
     """A module is traced, or its kernels are captured."""
 
-    description = "the model is captured"
+    traits = KindTraits(description="the model is captured")
 
 
 class Thread(LeavingRegion):
     """A module that runs in another thread than the thread with the region."""
 
-    description = "another thread runs the model"
+    traits = KindTraits(description="another thread runs the model")
 
 
 class Compiled(Event):

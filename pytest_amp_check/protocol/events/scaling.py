@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..fast_namedtuple import NamedTuple
 from ..sites import Site, TraceFacts
-from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, OwnedEvent, ScaledLoss
+from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, KindTraits, OwnedEvent, ScaledLoss
 from .regions import AutocastEnter, AutocastNew
 
 TYPE_CHECKING = False
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 class ScalerNew(Event):
     """A scaler is constructed."""
 
-    predicate_worth = SELDOM
-    description = "the scaler is constructed"
+    traits = KindTraits(predicate_worth=SELDOM, description="the scaler is constructed")
 
     #: Values bound to the signature.
     arguments: Names = NO_NAMES
@@ -56,23 +56,62 @@ class Scale(ScaledLoss):
     other_device: AutocastEnter | None = None
 
 
+class LossDivision(NamedTuple):
+    """Division of a loss by the number of microbatches of a window.
+
+    - ``is_divided``: the loss is divided.
+    - ``is_vague``: the division is not certain.
+    - ``counter``: a divisor of the loss that counts the microbatches so far: its location, text and identities.
+    """
+
+    is_divided: bool = False
+    is_vague: bool = False
+    counter: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
+
+
+class LossScaling(NamedTuple):
+    """Loss scale of a loss that runs backward.
+
+    - ``is_scaled``: a scaler scaled the loss.
+    - ``may_be_scaled_by_caller``: the caller may have scaled the loss.
+    - ``comes_from_caller``: the caller computes the loss.
+    - ``may_have_scaled_gradient``: the gradient argument of the backward may be scaled.
+    - ``is_uneven``: terms of the loss have different scales.
+    - ``has_several_scalers``: terms of the loss have different scalers.
+    """
+
+    is_scaled: bool = False
+    may_be_scaled_by_caller: bool = False
+    comes_from_caller: bool = False
+    may_have_scaled_gradient: bool = False
+    is_uneven: bool = False
+    has_several_scalers: bool = False
+
+
+NO_DIVISION = LossDivision()
+DIVIDED = LossDivision(is_divided=True)
+NO_SCALING = LossScaling()
+#: Of a backward with unknown gradients.
+UNKNOWN_SCALING = LossScaling(may_have_scaled_gradient=True)
+
+
 class Backward(ScaledLoss):
     """A loss runs backward, scaled by a scaler or by nothing."""
 
-    predicate_worth = MOVES
-    description = "gradients of an unscaled loss are added"
-    scaled_description = "gradients multiplied by the loss scale are added"
-    has_loops = True
-    deciding_fields = ("feeds", "divided", "given", "of_unknown_value")
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="gradients of an unscaled loss are added",
+        scaled_description="gradients multiplied by the loss scale are added",
+        has_loops=True,
+        deciding_fields=("feeds", "division", "scaling"),
+    )
 
     #: Optimizers that accumulate the gradients, None if unknown.
     feeds: Collection[int] | None = None
     #: Identities of the leaves in a run.
     leaves: frozenset[int] = frozenset()
-    #: The loss is divided.
-    divided: bool = False
-    #: The division is not certain.
-    vague: bool = False
+    division: LossDivision = NO_DIVISION
+    scaling: LossScaling = NO_SCALING
     #: Kind of a loop without step: LOOSE or MICRO.
     inside: str = ""
     #: Under no_sync.
@@ -85,20 +124,6 @@ class Backward(ScaledLoss):
     custom: bool = False
     #: In a region of TransformerEngine.
     float8: bool = False
-    #: Terms of the loss have different scales.
-    uneven: bool = False
-    #: Terms of the loss have different scalers.
-    several: bool = False
-    #: Scaled by a scaler.
-    scaled: bool = False
-    #: The caller may have scaled the loss.
-    given: bool = False
-    #: The caller computes the loss.
-    outside: bool = False
-    #: The gradient argument may be scaled.
-    of_unknown_value: bool = False
-    #: A divisor of the loss that counts the microbatches so far: its location, text and identities.
-    running: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
     #: Name of a scaler of the same object, which no method uses here.
     beside: str = ""
     #: In a run: optimizers whose gradients of another loss are unscaled already.
@@ -108,8 +133,7 @@ class Backward(ScaledLoss):
 class AutogradGrad(Event):
     """Gradients are computed by ``torch.autograd.grad``."""
 
-    description = "gradients are computed to be differentiated again"
-    may_violate = True
+    traits = KindTraits(description="gradients are computed to be differentiated again", may_violate=True)
 
     #: The gradients are differentiated again (``create_graph=True``), as a penalty on their norm.
     differentiable: bool = False
@@ -118,12 +142,14 @@ class AutogradGrad(Event):
 class Unscale(Event):
     """A scaler unscales the gradients of an optimizer."""
 
-    predicate_worth = MOVES
-    description = "the gradients are divided by the loss scale"
-    may_violate = True
-    has_optimizer = True
-    establishes_optimizer = True
-    deciding_fields = ()
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the gradients are divided by the loss scale",
+        has_optimizer=True,
+        establishes_optimizer=True,
+        may_violate=True,
+        deciding_fields=(),
+    )
 
     #: Framework whose call this is, "" if there may be none. None for a call of the program.
     framework: str | None = None
@@ -134,18 +160,17 @@ class Unscale(Event):
 class Restore(OwnedEvent):
     """A block of a scaler that unscales the gradients it scaled ends."""
 
-    predicate_worth = MOVES
-    description = "the gradients are divided by the loss scale"
-    may_violate = True
+    traits = KindTraits(
+        predicate_worth=MOVES, description="the gradients are divided by the loss scale", may_violate=True
+    )
 
 
 class Update(Event):
     """A scaler updates the scale. A run has the scale and statistics so far."""
 
-    predicate_worth = MOVES
-    description = "the loss scale is updated"
-    may_violate = True
-    deciding_fields = ("new_scale",)
+    traits = KindTraits(
+        predicate_worth=MOVES, description="the loss scale is updated", may_violate=True, deciding_fields=("new_scale",)
+    )
 
     #: An argument sets the scale.
     new_scale: bool = False
@@ -165,7 +190,7 @@ class Update(Event):
 class Forward(Event):
     """A module runs forward."""
 
-    description = "the model runs forward"
+    traits = KindTraits(description="the model runs forward")
 
     #: The weights may be cached.
     cached: bool = True
@@ -176,7 +201,7 @@ class Forward(Event):
 class Loss(Event):
     """A loss function is computed."""
 
-    may_violate = True
+    traits = KindTraits(may_violate=True)
 
     #: Name of the loss.
     function: str | None = None

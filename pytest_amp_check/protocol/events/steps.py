@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from .event import MOVES, SELDOM, Event, FieldValue, OwnedEvent
+from .event import MOVES, SELDOM, Event, FieldValue, KindTraits, OwnedEvent
 
 
 class OptimizerNew(Event):
     """An optimizer is constructed."""
 
-    predicate_worth = SELDOM
-    description = "the optimizer is constructed"
-    has_optimizer = True
-    establishes_optimizer = True
+    traits = KindTraits(
+        predicate_worth=SELDOM,
+        description="the optimizer is constructed",
+        has_optimizer=True,
+        establishes_optimizer=True,
+    )
 
     #: Not constructed here, so the content of the gradients is unknown.
     found: bool = False
@@ -20,13 +22,15 @@ class OptimizerNew(Event):
 class ScalerStep(Event):
     """A scaler steps an optimizer."""
 
-    predicate_worth = MOVES
-    description = "the scaler steps the optimizer"
-    may_violate = True
-    has_optimizer = True
-    establishes_optimizer = True
-    has_loops = True
-    deciding_fields = ("unscales",)
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the scaler steps the optimizer",
+        has_optimizer=True,
+        establishes_optimizer=True,
+        may_violate=True,
+        has_loops=True,
+        deciding_fields=("unscales",),
+    )
 
     #: A closure is passed.
     closure: bool = False
@@ -41,11 +45,13 @@ class ScalerStep(Event):
 class Step(Event):
     """An optimizer is stepped directly."""
 
-    predicate_worth = MOVES
-    description = "the optimizer is stepped directly"
-    has_optimizer = True
-    has_loops = True
-    deciding_fields = ("checked",)
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the optimizer is stepped directly",
+        has_optimizer=True,
+        has_loops=True,
+        deciding_fields=("checked",),
+    )
 
     #: The program checked the gradients to be finite.
     checked: bool = False
@@ -56,12 +62,14 @@ class Step(Event):
 class ZeroGrad(OwnedEvent):
     """The gradients of some optimizers are cleared."""
 
-    predicate_worth = MOVES
-    description = "the gradients are cleared"
-    has_optimizer = True
-    establishes_optimizer = True
-    has_loops = True
-    deciding_fields = ("owners", "rescue")
+    traits = KindTraits(
+        predicate_worth=MOVES,
+        description="the gradients are cleared",
+        has_optimizer=True,
+        establishes_optimizer=True,
+        has_loops=True,
+        deciding_fields=("owners", "rescue"),
+    )
 
     #: In an exception handler, or intentionally discarded in a run.
     rescue: bool = False
@@ -74,7 +82,7 @@ class ZeroGrad(OwnedEvent):
 class FollowingEvent(Event):
     """An action of the program beside an optimizer step."""
 
-    has_loops = True
+    traits = KindTraits(has_loops=True)
 
     #: In a run: the step before was skipped.
     skipped: FieldValue = False
@@ -83,7 +91,7 @@ class FollowingEvent(Event):
 class SchedulerStep(FollowingEvent):
     """The learning rate of an optimizer changes."""
 
-    description = "the learning rate moves on"
+    traits = KindTraits(description="the learning rate moves on", has_loops=True)
 
     #: In a run: there was no step.
     idle: bool = False
@@ -92,7 +100,7 @@ class SchedulerStep(FollowingEvent):
 class StepFollowed(FollowingEvent):
     """The weights are averaged, or other code follows an optimizer step."""
 
-    description = "the weights are averaged"
+    traits = KindTraits(description="the weights are averaged", has_loops=True)
 
     how: str = "followed"
 

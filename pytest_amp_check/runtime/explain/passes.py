@@ -44,7 +44,7 @@ def explain_anomaly(raised: RaisedError, recorder: Recorder) -> list[Explanation
 
 def _was_scaled(recorder: Recorder) -> bool:
     last_backward = recorder.recording.registry.last_backward
-    return last_backward is not None and last_backward[0].scaled
+    return last_backward is not None and last_backward[0].scaling.is_scaled
 
 
 def _forward_site(function: str, raised: RaisedError) -> Site | None:

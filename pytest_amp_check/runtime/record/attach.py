@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from ...protocol.registration import require_listed
 from ..warning_locations import acquire_locations, release_locations
 from . import active
 from .patches import (
@@ -45,6 +46,12 @@ TABLES = (
     recomputation,
     threads,
     replicas,
+)
+require_listed(
+    "runtime/record/patches",
+    [table.__name__.rpartition(".")[2] for table in TABLES],
+    "add the module to TABLES in runtime/record/attach.py",
+    marker="\ndef patches(",
 )
 
 _LOCK = threading.Lock()

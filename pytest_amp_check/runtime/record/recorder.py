@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...protocol.finding import Finding
+from ...protocol.registration import require_listed
 from .listeners.angles import AngleListener
 from .listeners.autocast import AutocastListener
 from .listeners.backward import BackwardListener
@@ -14,6 +15,7 @@ from .listeners.derivatives import DerivativeListener
 from .listeners.followers import StepFollowersListener
 from .listeners.forwards import ForwardListener
 from .listeners.gradients import GradientListener
+from .listeners.listener import Listener
 from .listeners.losses import LossListener
 from .listeners.non_finite import NonFiniteListener
 from .listeners.optimizers import OptimizerListener
@@ -33,6 +35,13 @@ from .listeners.zero_grad import ClearingListener
 from .recording import Recording
 from .regions import LeftRegion
 from .scaled_losses import ScaledLosses
+
+require_listed(
+    "runtime/record/listeners",
+    [kind.__module__.rpartition(".")[2] for kind in Listener.__subclasses__()],
+    "create its listener in Recorder of runtime/record/recorder.py",
+    marker="(Listener):",
+)
 
 
 class Recorder:

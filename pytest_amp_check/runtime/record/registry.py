@@ -63,7 +63,7 @@ class Registry:
             elif isinstance(event, Backward) and not ids.isdisjoint(event.leaves):
                 feed_optimizer(event, key)
                 tracked.backward = event
-                tracked.is_scaled = event.scaled
+                tracked.is_scaled = event.scaling.is_scaled
                 if self.last_backward is not None and self.last_backward[0] is event:
                     tracked.losses.append(self.last_backward[1])
         if tracked.backward is not None and tracked.backward not in pending:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...protocol.torch_api import DEFAULT_AUTOCAST_DTYPE
 from .replay import Replay, ReplayWatch
 
 
@@ -62,7 +63,7 @@ def autocast_off() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, kind, "__enter__", original)
         kind.__enter__ = enter
-        for device in ("cpu", "cuda", "mps", "xpu"):
+        for device in DEFAULT_AUTOCAST_DTYPE:
             if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield

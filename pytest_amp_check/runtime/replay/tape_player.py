@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -147,8 +146,3 @@ def suppress_output() -> Iterator[None]:
     """Suppress output in the region, because the original run has already printed it."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
-
-
-def caller_code() -> Any:
-    """Return the code object of the calling function. The frames of the program are above the frame of this code."""
-    return sys._getframe(1).f_code

@@ -9,6 +9,7 @@ from itertools import takewhile
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
 from ...protocol.source_text import access_text, find_access_path
+from ...protocol.torch_api import AUTOCAST_DEVICES
 from ..project.syntax import tail_name, walk
 from .edits import make_insertion, surround_span
 from .layout import FUNCTIONS, ProgramLayout
@@ -27,8 +28,6 @@ from .pending_rewrites import PendingRewrite
 from .queries import Mended, call_statement, find_trace_calls, is_bound_once, require_local, statements_until
 from .rewrite_spec import RewriteSpec
 
-#: Device types in strings.
-DEVICES = ("cuda", "cpu", "xpu", "mps", "hpu", "npu")
 #: Functions that may be called outside an autocast region as well as inside: no computation with a model's outputs.
 DTYPE_FREE = frozenset(
     """
@@ -69,10 +68,10 @@ def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
 def _find_device_types(layout: ProgramLayout) -> set[str]:
     """Return the device types that a file mentions."""
     found = {"cuda"} if re.search(r"\.cuda\b", layout.text) else set()
-    for node in filter_nodes(layout.nodes_on_lines(*DEVICES), ast.Constant):
+    for node in filter_nodes(layout.nodes_on_lines(*AUTOCAST_DEVICES), ast.Constant):
         if isinstance(node.value, str):
             kind, _, number = node.value.partition(":")
-            if kind in DEVICES and (not number or number.isdecimal()):
+            if kind in AUTOCAST_DEVICES and (not number or number.isdecimal()):
                 found.add(kind)
     return found
 

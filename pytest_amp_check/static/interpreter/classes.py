@@ -162,9 +162,10 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         tracked_object = None
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
-            tracked_object.attributes.read = has_plain_forward(interp, cls)
-            tracked_object.attributes.casts = _may_cast(lineage_of(interp, cls))
-            tracked_object.attributes.callees = _called_functions(lineage_of(interp, cls))
+            attributes = tracked_object.attributes
+            attributes.read = has_plain_forward(interp, cls)
+            attributes.dtypes = attributes.dtypes._replace(casts=_may_cast(lineage_of(interp, cls)))
+            attributes.callees = _called_functions(lineage_of(interp, cls))
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -366,12 +367,12 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
         return made
     # The same access on the same union gives the same unknown value.
     known = structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), made.source_text, name)
-    known.is_divided, known.is_comparison_result, known.is_from_outside = (
-        made.is_divided,
-        made.is_comparison_result,
-        made.is_from_outside,
+    known.normalization = known.normalization._replace(
+        is_divided=made.normalization.is_divided, divisors=made.normalization.divisors
     )
-    known.divisors = made.divisors
+    known.origin = known.origin._replace(
+        is_comparison_result=made.origin.is_comparison_result, is_from_outside=made.origin.is_from_outside
+    )
     return known
 
 

@@ -38,8 +38,8 @@ _ARITHMETIC: dict[str, Callable[..., object]] = {
 
 def truth_formula(interp: Interpreter, value: Value, node: ast.expr) -> Formula:
     """Return the formula of a condition that is no comparison."""
-    if value.remainder_operands is not None:
-        return negate(_remainder_formula(interp, *value.remainder_operands, 0, node))
+    if value.count.remainder_operands is not None:
+        return negate(_remainder_formula(interp, *value.count.remainder_operands, 0, node))
     return _note_first_iteration(interp, truth_of(interp, value, short_text(node), node), "!=", value, Const(0))
 
 
@@ -64,11 +64,13 @@ def _zero_comparison(interp: Interpreter, op: str, left: Value, right: Value, no
     if not isinstance(left, UnknownValue) or (op, right.value) not in ((">", 0), (">=", 1), ("<=", 0), ("<", 1)):
         return None
     any_left = op in (">", ">=")
-    if left.remainder_operands is not None:
+    if left.count.remainder_operands is not None:
         formula = negate(
-            _remainder_formula(interp, *left.remainder_operands, 0, node, _question_text(node, asked=not any_left))
+            _remainder_formula(
+                interp, *left.count.remainder_operands, 0, node, _question_text(node, asked=not any_left)
+            )
         )
-    elif not left.is_counter and right.value == 0:
+    elif not left.count.is_counter and right.value == 0:
         formula = truth_of(interp, left, _question_text(node, asked=any_left), node)
     else:
         return None
@@ -95,7 +97,7 @@ def _greater_formula(interp: Interpreter, op: str, left: Value, right: Value, no
 def _mark_counter_test(interp: Interpreter, op: str, formula: Formula, left: Value, right: Value) -> Formula:
     """Mark a comparison as a window predicate if it tests a counter of the innermost loop, except the loop index."""
     asked = literals(formula)
-    sides = [_is_innermost_counter(interp, side) and not side.is_loop_index for side in (left, right)]
+    sides = [_is_innermost_counter(interp, side) and not side.count.is_loop_index for side in (left, right)]
     if len(asked) == 1 and any(sides):
         ((key, positive),) = asked
         test = interp.graph.predicates[key]
@@ -107,7 +109,7 @@ def _mark_counter_test(interp: Interpreter, op: str, formula: Formula, left: Val
 
 def _is_innermost_counter(interp: Interpreter, value: Value) -> bool:
     """Return True if a value is a counter of the innermost loop."""
-    return value.is_counter and bool(interp.state.loops) and interp.state.loops[-1].key in value.loops
+    return value.count.is_counter and bool(interp.state.loops) and interp.state.loops[-1].key in value.loops
 
 
 def _note_first_iteration(interp: Interpreter, formula: Formula, op: str, left: Value, right: Value) -> Formula:
@@ -138,14 +140,14 @@ def equality_formula(interp: Interpreter, left: Value, right: Value, node: ast.C
     if known is not None:
         return known
     for value, other in ((left, right), (right, left)):
-        if value.role == "device" and value.recognized_from is None and isinstance(other.value, str):
+        if value.role == "device" and value.before_recognition() is value and isinstance(other.value, str):
             # torch.device("cuda") == "cuda" is False.
             return False
         if isinstance(value, UnionValue):
             parts = [conjunction(f, equality_formula(interp, v, other, node)) for f, v in value.options]
             return interp.shorten_formula(disjunction(*parts))
-        if value.remainder_operands is not None:
-            return _remainder_equals(interp, value, value.remainder_operands, other, node)
+        if value.count.remainder_operands is not None:
+            return _remainder_equals(interp, value, value.count.remainder_operands, other, node)
         if isinstance(value, ConditionValue) and isinstance(other.value, bool):
             return value.formula if other.value else negate(value.formula)
     return _equality_predicate(interp, left, right, node)
@@ -204,13 +206,13 @@ def _index_of_last(interp: Interpreter, value: Value, bound: Value) -> UnknownVa
     """
     ends, steps = interp.file_data(RangeEnds), interp.file_data(RangeSteps)
     base = value.offset_base
-    if isinstance(base, UnknownValue) and base.is_loop_index and base.key in ends:
+    if isinstance(base, UnknownValue) and base.count.is_loop_index and base.key in ends:
         end, step = ends[base.key], steps[base.key]
         ahead = _difference(interp, end, bound)
         if ahead is not None and isinstance(step.value, int):
-            return base if value.offset + ahead == step.value else None
+            return base if value.count.offset + ahead == step.value else None
         # ``i >= n - k``
-        is_step_before = value.offset == 0 and _equals(
+        is_step_before = value.count.offset == 0 and _equals(
             interp, bound, structural_unknown(interp, Operation.BINARY, (end, step), "", "-")
         )
         return base if is_step_before else None
@@ -233,7 +235,7 @@ def _loop_indices(interp: Interpreter) -> list[UnknownValue]:
         value
         for frame in frames.values()
         for value in frame.vars.values()
-        if isinstance(value, UnknownValue) and value.is_loop_index and value.offset_base is value
+        if isinstance(value, UnknownValue) and value.count.is_loop_index and value.offset_base is value
     ]
 
 
@@ -285,14 +287,14 @@ def _remainder_formula(
     known = modulus.value if isinstance(modulus.value, int) else 0
     if known == 1:
         return remainder == 0
-    base, offset = count.offset_base, count.offset
+    base, offset = count.offset_base, count.count.offset
     ahead = (offset - remainder) % known if known else offset - remainder
     question = ("modulo", base.identity_key(interp.unique_number), ahead, modulus.identity_key(interp.unique_number))
     loops = count.loops | modulus.loops
     if isinstance(base, UnknownValue) and base.owner_key >= 0:
         loops |= _loops_with_calls(interp, base.owner_key)
     test = interp.predicate_for(question, source_text or _as_equation(node), loops, node)
-    counted = isinstance(count, UnknownValue) and (count.is_counter or bool(loops))
+    counted = isinstance(count, UnknownValue) and (count.count.is_counter or bool(loops))
     test.is_window_predicate = counted and bool(interp.state.loops)
     record_window_end(interp, modulus, test.key)
     if known:
@@ -301,9 +303,11 @@ def _remainder_formula(
         # Neighbouring counts have the same remainder only in windows of one.
         for pair in (ahead - 1, ahead):
             _exclude_other_constants(interp, ("neighbours", question[1], question[3], pair), test.key)
-    test.is_off_by_one = base.first_value is not None and base.first_value + offset - remainder == 0
-    if known and isinstance(base, UnknownValue) and base.is_loop_index and base.first_value is not None:
-        test.trailing_microbatches = _trailing_microbatches(interp, base, base.first_value + offset - remainder, known)
+    test.is_off_by_one = base.count.first_value is not None and base.count.first_value + offset - remainder == 0
+    if known and isinstance(base, UnknownValue) and base.count.is_loop_index and base.count.first_value is not None:
+        test.trailing_microbatches = _trailing_microbatches(
+            interp, base, base.count.first_value + offset - remainder, known
+        )
     return ("test", test.key)
 
 

@@ -19,7 +19,7 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
         return interp.shorten_formula(
             disjunction(*(conjunction(f, truth_of(interp, v, text, node)) for f, v in value.options))
         )
-    value = value.recognized_from or value
+    value = value.before_recognition()
     if isinstance(value, ExternalName) and value.may_be_setting:
         formula = interp.predicate_formula(("true", value.name), text or value.name, EMPTY, node)
         _relate_truth_and_none(interp, value.name, value.name)
@@ -38,8 +38,8 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
 
 def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValue) -> None:
     """Set the attributes of a predicate that asks for the truth of an unknown value."""
-    test.is_window_predicate = test.is_window_predicate or value.is_counter
-    test.is_flag = test.is_flag or value.is_argument
+    test.is_window_predicate = test.is_window_predicate or value.count.is_counter
+    test.is_flag = test.is_flag or value.origin.is_argument
     for reading in value.gradient_reads if test.checked_optimizers is not None else ():
         owners = reading.owners
         if owners is None:
@@ -56,7 +56,7 @@ def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST 
         return interp.shorten_formula(
             disjunction(*(conjunction(f, is_none(interp, v, text, node)) for f, v in value.options))
         )
-    value = value.recognized_from or value
+    value = value.before_recognition()
     if isinstance(value, ExternalName) and value.may_be_setting:
         template = TextTemplate("{} is None", text or value.name)
         formula = interp.predicate_formula(("none", value.name), template, EMPTY, node)

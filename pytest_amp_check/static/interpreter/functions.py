@@ -78,7 +78,7 @@ def inline_call(
     if instead is not None:
         effects = None if function.is_abstract() else _effects_on_arguments(interp, function, args, keywords)
         made = call_unknown(interp, instead, args, keywords, node, effects=effects)
-        made.is_divided = made.is_divided or function.divides_by_argument()
+        made.set_divided(is_divided=made.normalization.is_divided or function.divides_by_argument())
         return made
     _mark_reached(interp, function, func.receiver)
     site = interp.site_of(node)
@@ -119,7 +119,7 @@ def _effects_on_arguments(interp: Interpreter, function: Function, args: Args, k
 def _tag_with_callee(name: str, value: Value) -> Value:
     """Add the name of a function to the provenance of the unknown values in the function's result."""
     if isinstance(value, UnknownValue):
-        if value.is_argument or value.provenance.autocast_scope:
+        if value.origin.is_argument or value.provenance.autocast_scope:
             return value
         return value.with_provenance(value.provenance._replace(callees=value.provenance.callees | {name}))
     if isinstance(value, MappingValue):

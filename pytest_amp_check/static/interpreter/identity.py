@@ -40,7 +40,7 @@ def structural_unknown(
         varying = part.loops or part.varying_loops()
         if varying is not EMPTY:
             loops = varying if loops is EMPTY else loops | varying
-        graded = graded or part.is_from_gradient
+        graded = graded or part.origin.is_from_gradient
         readings += part.gradient_reads
     if len(parts) == 1:
         keys: tuple[object, ...] = (parts[0].identity_key(number),)
@@ -49,7 +49,8 @@ def structural_unknown(
     made = interp.unknown_value((operation, *extra, keys), text, loops)
     if readings:
         made.gradient_reads = tuple(dict.fromkeys((*made.gradient_reads, *readings)))
-    made.is_from_gradient = graded
+    if made.origin.is_from_gradient is not graded:
+        made.origin = made.origin._replace(is_from_gradient=graded)
     return made.with_provenance(join_provenance(parts))
 
 
@@ -81,22 +82,27 @@ def record_division(
     node: ast.AST,
 ) -> None:
     """Record the divisor of a value. A division by an earlier factor only removes that factor."""
-    made.divisors, made.factors = value.divisors, value.factors
+    made.normalization = made.normalization._replace(
+        divisors=value.normalization.divisors, factors=value.normalization.factors
+    )
     key = number_key(interp, number)
     divisor_node = _divisor_node(node)
-    if key in value.factors:
-        made.factors = value.factors - {key}
+    if key in value.normalization.factors:
+        made.normalization = made.normalization._replace(factors=value.normalization.factors - {key})
     elif not _is_small(number, divisor_node):
         written = isinstance(divisor_node, ast.Constant)
-        made.divisors = value.divisors | {
-            Divisor(
-                key,
-                SourceText(divisor_node) if divisor_node else "",
-                interp.site_of(node),
-                written,
-                number.offset_base.identity_key(interp.unique_number) if _is_running(interp, number) else None,
-            )
-        }
+        made.normalization = made.normalization._replace(
+            divisors=value.normalization.divisors
+            | {
+                Divisor(
+                    key,
+                    SourceText(divisor_node) if divisor_node else "",
+                    interp.site_of(node),
+                    written,
+                    number.offset_base.identity_key(interp.unique_number) if _is_running(interp, number) else None,
+                )
+            }
+        )
 
 
 def record_multiplication(
@@ -104,14 +110,20 @@ def record_multiplication(
 ) -> None:
     """Remove a divisor from a value that is multiplied by the same number, or record the factor."""
     key = number_key(interp, number)
-    made.divisors = frozenset(divisor for divisor in value.divisors if divisor.key != key)
-    made.factors = value.factors if made.divisors != value.divisors else value.factors | {key}
+    made.normalization = made.normalization._replace(
+        divisors=frozenset(divisor for divisor in value.normalization.divisors if divisor.key != key)
+    )
+    made.normalization = made.normalization._replace(
+        factors=value.normalization.factors
+        if made.normalization.divisors != value.normalization.divisors
+        else value.normalization.factors | {key}
+    )
 
 
 def _is_running(interp: Interpreter, number: Value) -> bool:
     """Return True if a number counts the iterations of the innermost loop so far."""
     loops = interp.state.loops
-    return number.is_iteration_count and bool(loops) and loops[-1].key in number.loops
+    return number.count.is_iteration_count and bool(loops) and loops[-1].key in number.loops
 
 
 def _is_small(number: Value, divisor_node: ast.expr | None) -> bool:

@@ -46,7 +46,7 @@ def _rebound_value(interp: Interpreter, frame: Frame, value: Const, name: str) -
     is_number = type(value.value) in (int, float)
     loops = interp.current_loops() if is_number else EMPTY
     made = interp.unknown_value(("rebound", frame.module.path, frame.name, name, loops), name, loops)
-    made.is_counter = type(value.value) is int
+    made.count = made.count._replace(is_counter=type(value.value) is int)
     return made
 
 
@@ -151,12 +151,12 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
     if isinstance(value, LazyImport):
         # During the search, the name has the value of a failed search.
         frame.vars[name] = ExternalName(
-            _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
+            _dotted_import(value.imported_name), version_fallback=value.version_fallback, is_of_project=True
         )
         is_read = interp.module.may_train or interp.loads_any_file
-        found = _load_from_module(interp, value.origin, frame.module) if is_read else None
+        found = _load_from_module(interp, value.imported_name, frame.module) if is_read else None
         if found is None or isinstance(found, UnknownValue):
-            found = _imported_number(interp, value.origin, frame.module) or found
+            found = _imported_number(interp, value.imported_name, frame.module) or found
         if found is not None:
             frame.vars[name] = found
     return frame.vars[name]

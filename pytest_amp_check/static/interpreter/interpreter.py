@@ -63,7 +63,7 @@ class ContextHandler:
     def entered_value(self, interp: Interpreter, value: Any, node: ast.expr) -> Value:
         """Return the value that ``as`` assigns."""
         made = interp.fresh_unknown(node, "entered")
-        made.is_divided = isinstance(value, UnknownValue) and value.is_divided
+        made.set_divided(is_divided=isinstance(value, UnknownValue) and value.normalization.is_divided)
         return made
 
 
@@ -402,7 +402,7 @@ class Interpreter:
             self._add_event(self.state.current_node, event)
 
     def _add_event(self, current_node: int, event: Event) -> None:
-        if event.has_loops and event.loops is None:
+        if event.traits.has_loops and event.loops is None:
             # Rules for this kind need the loops around the event.
             event.loops = (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions)
         event.guards = self.active_guards()
@@ -533,7 +533,7 @@ def _get_or_create(data: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
 def _drop_unrelated_divisors(interp: Interpreter) -> None:
     """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
     events = [node.event for node in interp.builder.nodes if node.event is not None]
-    running = [event for event in events if isinstance(event, e.Backward) and event.running is not None]
+    running = [event for event in events if isinstance(event, e.Backward) and event.division.counter is not None]
     if not running:
         return
     guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
@@ -541,6 +541,6 @@ def _drop_unrelated_divisors(interp: Interpreter) -> None:
         interp.predicates.question_of(key) for key in guards if interp.graph.predicates[key].is_window_predicate
     ]
     for event in running:
-        keys = event.running[2] if event.running is not None else ()
+        keys = event.division.counter[2] if event.division.counter is not None else ()
         if not any(mentions_key(question, key) for question in questions for key in keys):
-            event.running = None
+            event.division = event.division._replace(counter=None)

@@ -229,17 +229,23 @@ def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, 
         # The same operands under the same condition give the same value at every join.
         key = (formula, *sides_key)
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
-    joined.is_divided, joined.is_only_summed = _join_divided(a, b)
-    joined.is_data_size = a.is_data_size and b.is_data_size
-    joined.may_be_one = any(side.may_be_one or side.value == 1 for side in (a, b))
-    joined.is_from_outside = a.is_from_outside and b.is_from_outside
-    joined.is_comparison_result = a.is_comparison_result or b.is_comparison_result
-    joined.is_from_gradient = a.is_from_gradient or b.is_from_gradient
+    is_divided, is_only_summed = _join_divided(a, b)
+    joined.normalization = joined.normalization._replace(
+        is_divided=is_divided,
+        is_only_summed=is_only_summed,
+        is_data_size=a.normalization.is_data_size and b.normalization.is_data_size,
+        may_be_one=any(side.normalization.may_be_one or side.value == 1 for side in (a, b)),
+    )
+    joined.origin = joined.origin._replace(
+        is_from_outside=a.origin.is_from_outside and b.origin.is_from_outside,
+        is_comparison_result=a.origin.is_comparison_result or b.origin.is_comparison_result,
+        is_from_gradient=a.origin.is_from_gradient or b.origin.is_from_gradient,
+    )
     joined = joined.with_provenance(join_provenance((a, b)))
     sides = [side for side in (a, b) if isinstance(side, UnknownValue)]
     joined.gradient_reads = tuple(dict.fromkeys(reading for side in sides for reading in side.gradient_reads))
     if len(sides) == 2:
-        joined.divisors = _join_divisors(interp, formula, *sides)
+        joined.normalization = joined.normalization._replace(divisors=_join_divisors(interp, formula, *sides))
     return joined
 
 
@@ -269,9 +275,9 @@ def _join_divided(a: Value, b: Value) -> tuple[bool, bool]:
 
     A branch that replaces the loss by zeros, as for a batch to skip, says nothing about the loss of the other branch.
     """
-    losses = [side for side in (a, b) if not side.is_zeros] or [a, b]
-    divided = [side for side in losses if side.is_divided]
-    return bool(divided), bool(divided) and all(side.is_only_summed for side in divided)
+    losses = [side for side in (a, b) if not side.normalization.is_zeros] or [a, b]
+    divided = [side for side in losses if side.normalization.is_divided]
+    return bool(divided), bool(divided) and all(side.normalization.is_only_summed for side in divided)
 
 
 def _is_autocast_name(value: ExternalName) -> bool:
@@ -284,13 +290,15 @@ def _join_divisors(
     interp: Interpreter, formula: Formula, a: TensorValue | UnknownValue, b: TensorValue | UnknownValue
 ) -> frozenset[Divisor]:
     """Return the divisors of both branches, and divisors of one branch if the condition tests that very divisor."""
-    if a.divisors == b.divisors:
-        return a.divisors
+    if a.normalization.divisors == b.normalization.divisors:
+        return a.normalization.divisors
     asked = {key for key, _ in literals(formula)}
     questions = [interp.predicates.question_of(key) for key in asked] if len(asked) == 1 else []
-    both_ways = a.divisors & b.divisors
+    both_ways = a.normalization.divisors & b.normalization.divisors
     return both_ways | {
-        d for d in a.divisors ^ b.divisors if any(mentions_key(question, d.key) for question in questions)
+        d
+        for d in a.normalization.divisors ^ b.normalization.divisors
+        if any(mentions_key(question, d.key) for question in questions)
     }
 
 
@@ -336,8 +344,10 @@ def _join_tensors(
     if (a.scaler_key, a.has_mixed_scales) != (b.scaler_key, b.has_mixed_scales):
         return None
     tensor = TensorValue.join([a, b])
-    tensor.is_divided, tensor.is_only_summed = _join_divided(a, b)
-    tensor.divisors = _join_divisors(interp, formula, a, b)
+    is_divided, is_only_summed = _join_divided(a, b)
+    tensor.normalization = tensor.normalization._replace(
+        is_divided=is_divided, is_only_summed=is_only_summed, divisors=_join_divisors(interp, formula, a, b)
+    )
     return tensor
 
 
@@ -384,7 +394,7 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
 def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
     """Return one tracked object that stands for either of two objects, created in the two branches."""
     joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
-    vars(joined.attributes).update({**vars(b.attributes), **vars(a.attributes)})
+    joined.attributes.set_to_either(a.attributes, b.attributes)
     mine, others = a.attributes.owns, b.attributes.owns
     if mine is not None or others is not None:
         joined.attributes.owns = None if mine is None or others is None else mine | others

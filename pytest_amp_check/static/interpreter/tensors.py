@@ -10,7 +10,17 @@ from .interpreter import Interpreter
 from .state import OpenRegion
 from .values.definitions import ExternalName
 from .values.tensors import TensorValue, tensors_in
-from .values.value import EMPTY, NO_PROVENANCE, Provenance, UnknownValue, Value, join_autocast_scopes
+from .values.value import (
+    EMPTY,
+    NO_NORMALIZATION,
+    NO_PROVENANCE,
+    Normalization,
+    Origin,
+    Provenance,
+    UnknownValue,
+    Value,
+    join_autocast_scopes,
+)
 
 
 def in_region(interp: Interpreter) -> bool:
@@ -47,8 +57,7 @@ def _dtype_in(region: OpenRegion) -> str:
 
 def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue:
     made = TensorValue.join(parts)
-    made.divisors, made.factors = frozenset(), frozenset()
-    made.is_sample_mean = False
+    made.normalization = made.normalization._replace(divisors=frozenset(), factors=frozenset(), is_sample_mean=False)
     made.loops |= interp.current_loops()
     made.in_region = in_region(interp)
     return made
@@ -82,15 +91,20 @@ def region_device(interp: Interpreter) -> str:
 def unknown_tensor(value: Value | None) -> TensorValue:
     """Return a loss of which only the name is known."""
     made = TensorValue(value.loops if value is not None else frozenset())
-    made.is_from_outside = isinstance(value, UnknownValue) and value.is_from_outside
-    # A loss with such a name may be scaled at its origin.
-    made.is_from_gradient = isinstance(value, UnknownValue) and (
-        value.is_from_gradient or (value.is_from_outside and "scale" in value.text)
+    known = NO_NORMALIZATION if value is None else value.normalization
+    made.normalization = Normalization(
+        is_divided=known.is_divided,
+        has_unknown_reduction=value is None or not value.origin.is_comparison_result,
     )
-    made.has_unknown_reduction = value is None or not value.is_comparison_result
-    made.is_divided = value is not None and value.is_divided
     if isinstance(value, UnknownValue):
-        made.divisors, made.factors, made.is_only_summed = value.divisors, value.factors, value.is_only_summed
+        made.origin = Origin(
+            is_from_outside=value.origin.is_from_outside,
+            # A loss with such a name may be scaled at its origin.
+            is_from_gradient=value.origin.is_from_gradient or (value.origin.is_from_outside and "scale" in value.text),
+        )
+        made.normalization = made.normalization._replace(
+            divisors=known.divisors, factors=known.factors, is_only_summed=known.is_only_summed
+        )
     provenance = value.provenance if value is not None else NO_PROVENANCE
     made.autocast_scope, made.callees, made.region_dtypes = (
         provenance.autocast_scope or "?",

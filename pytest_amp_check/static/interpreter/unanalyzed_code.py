@@ -60,8 +60,10 @@ def call_unknown(
         listener(interp, func, arguments, node)
     if tensors and last not in LOGGING_METHODS:
         tensor = _unknown_tensor(interp, last, arguments, tensors)
-        tensor.is_divided = tensor.is_divided or e.DIVIDES in effects
-        tensor.is_only_share = tensor.is_only_share and e.DIVIDES not in effects
+        tensor.normalization = tensor.normalization._replace(
+            is_divided=tensor.normalization.is_divided or e.DIVIDES in effects,
+            is_only_share=tensor.normalization.is_only_share and e.DIVIDES not in effects,
+        )
         return tensor
     if last in IMPURE:
         return interp.fresh_unknown(node, name)
@@ -74,9 +76,9 @@ def call_unknown(
     )
     if interp.state.loops:
         made.loops |= frozenset((interp.state.loops[-1].key,))
-    made.is_call_result = True
-    made.is_divided = may_pass_divided(arguments) or e.DIVIDES in effects
-    made.is_comparison_result = len(arguments) > 1 and any(v.is_call_result for v in arguments)
+    is_comparison_result = len(arguments) > 1 and any(v.origin.is_call_result for v in arguments)
+    made.origin = made.origin._replace(is_call_result=True, is_comparison_result=is_comparison_result)
+    made.set_divided(is_divided=may_pass_divided(arguments) or e.DIVIDES in effects)
     return made.with_provenance(provenance_here(interp, made.provenance, last, FORWARD)) if runs else made
 
 
@@ -101,10 +103,12 @@ def _unknown_tensor(interp: Interpreter, name: str, arguments: list[Value], tens
     made.callees |= join_provenance(arguments).callees | {name, FORWARD}
     # A criterion also receives targets: a call with only the result of a model returns no loss.
     if len(arguments) > 1 or tensors[0].first_forward is None:
-        made.is_divided = made.is_divided and any(t.is_loss for t in tensors)
+        made.normalization = made.normalization._replace(
+            is_divided=made.normalization.is_divided and any(t.is_loss for t in tensors)
+        )
     if len(arguments) > 1:
-        made.has_unknown_reduction = False
-    made.is_from_gradient = made.is_from_gradient or has_gradient_input(arguments)
+        made.normalization = made.normalization._replace(has_unknown_reduction=False)
+    made.origin = made.origin._replace(is_from_gradient=made.origin.is_from_gradient or has_gradient_input(arguments))
     made.has_known_modules = False
     return made
 
@@ -190,12 +194,12 @@ def object_refs(interp: Interpreter, keys: tuple[int, ...]) -> list[Value]:
 
 def has_gradient_input(values: Iterable[Value]) -> bool:
     """Return True if a value comes from the gradient of a tensor and may hold the loss scale."""
-    return any(value.is_from_gradient for value in values)
+    return any(value.origin.is_from_gradient for value in values)
 
 
 def may_pass_divided(arguments: list[Value]) -> bool:
     """Return True if the result of unanalyzed code may be a divided loss: a divided value is the only argument."""
-    return len(arguments) == 1 and isinstance(arguments[0], UnknownValue) and arguments[0].is_divided
+    return len(arguments) == 1 and isinstance(arguments[0], UnknownValue) and arguments[0].normalization.is_divided
 
 
 def is_assert_name(name: str) -> bool:

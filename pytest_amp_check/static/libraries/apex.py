@@ -63,7 +63,8 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:
-                tracked_object.attributes.copies = "O2"
+                attributes = tracked_object.attributes
+                attributes.dtypes = attributes.dtypes._replace(copies="O2")
     return models if optimizers is None else SequenceValue([models, optimizers])
 
 
@@ -106,7 +107,7 @@ class _ScaledLossContext(ContextHandler):
 def _note_copied_params(interp: Interpreter, params: Value | None, norm: UnknownValue) -> None:
     """Note that the clipped parameters may be the copies that apex keeps beside the model's parameters."""
     modules = params.modules if isinstance(params, ParamsValue) else None
-    copied = [str(interp.program.objects[key].attributes.copies) for key in modules or ()]
+    copied = [str(interp.program.objects[key].attributes.dtypes.copies) for key in modules or ()]
     if copied and all(copied):
         for event in norm.gradient_reads:
             if isinstance(event, e.Clip):

@@ -18,7 +18,7 @@ from ..interpreter.tensors import compute_tensor, in_region, unknown_tensor
 from ..interpreter.values.definitions import Args, ClassValue
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
-from ..interpreter.values.value import Value
+from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .arguments import find_tensors
@@ -274,7 +274,9 @@ def _is_parameter(interp: Interpreter, value: ast.expr, method: Function) -> boo
 
 def _is_float32(value: Value) -> bool:
     """Return True if a value is known to be a float32 tensor."""
-    return bool(value.tracked_object.attributes.parameter) if isinstance(value, ObjectRef) else value.is_new_float32
+    if isinstance(value, ObjectRef):
+        return value.tracked_object.attributes.shape.is_float32_parameter
+    return isinstance(value, UnknownValue) and value.is_new_float32
 
 
 def _mentions_dtypes(method: Function) -> bool:

@@ -79,7 +79,7 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
     length = interp.file_data(ItemCounts).length_of(first)
     if length is not None:
         interp.file_data(ItemCounts)[made.key] = length
-    if made.first_value == 0:
+    if made.count.first_value == 0:
         # The number of items, as the code would ask for it.
         _record_end(interp, made, structural_unknown(interp, Operation.CALL, (first,), "len", "len"), Const(1))
     return made
@@ -96,7 +96,7 @@ def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> U
     made.loops |= interp.current_loops()
     made.iterable_kind = name
     number = literal_value(start)
-    made.first_value = number if isinstance(number, int) else None
+    made.count = made.count._replace(first_value=number if isinstance(number, int) else None)
     return made
 
 
@@ -230,8 +230,8 @@ def _call_sum(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     made = _combine_tensors(interp, args, keywords, node)
     if isinstance(made, TensorValue):
         made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
-        if made.is_only_share and _has_weight_per_term(node):
-            made.is_divided = made.is_only_share = False
+        if made.normalization.is_only_share and _has_weight_per_term(node):
+            made.normalization = made.normalization._replace(is_divided=False, is_only_share=False)
     return made
 
 
@@ -294,7 +294,7 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
     made = structural_unknown(
         interp, Operation.CALL, tuple(args), expression_text(node) if name == "len" else name, name
     )
-    made.is_data_size = name in DATA_SIZE_NAMES or are_data_sizes(args)
+    made.normalization = made.normalization._replace(is_data_size=name in DATA_SIZE_NAMES or are_data_sizes(args))
     return made
 
 
@@ -303,8 +303,13 @@ def _is_plain_number(value: Value) -> bool:
     return isinstance(value, ScaleValue) or (
         isinstance(value, UnknownValue)
         and value.dtype_info is NO_DTYPE_INFO
-        and value.remainder_operands is None
-        and not (value.is_call_result or value.is_divided or value.is_from_gradient or value.gradient_reads)
+        and value.count.remainder_operands is None
+        and not (
+            value.origin.is_call_result
+            or value.normalization.is_divided
+            or value.origin.is_from_gradient
+            or value.gradient_reads
+        )
     )
 
 
@@ -439,8 +444,7 @@ def _iterate_constants(interp: Interpreter, value: SequenceValue, node: ast.AST)
     if len(value.items) == 1 and not value.is_open and not isinstance(value.items[0].value, tuple):
         return value.items[0]
     made = interp.fresh_unknown(node, "element")
-    made.is_loop_element = True
-    made.is_from_gradient = value.is_from_gradient
+    made.origin = made.origin._replace(is_loop_element=True, is_from_gradient=value.origin.is_from_gradient)
     return made
 
 

@@ -112,7 +112,7 @@ class CheckpointContents:
     def add_unknown(self, value: UnknownValue, key: str | None, depth: int) -> None:
         """Add an unknown value, which may contain a scaler state that other code created."""
         unknown = depth == 0 or (key is None and depth == 1)
-        number = value.is_loop_index or value.is_counter
+        number = value.count.is_loop_index or value.count.is_counter
         self.is_open = self.is_open or unknown or (not number and names_scaling(f"{key or ''} {value.text}"))
 
     def add_state(self, state: StateDict, key: str | None, depth: int) -> None:

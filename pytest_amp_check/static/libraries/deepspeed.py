@@ -53,7 +53,11 @@ def _call_engine_method(
         loss = as_loss(args[0])
         report_framework_division(interp, loss, make_unknown_steps(interp, tracked_object), _TITLE, node)
         # The configuration of DeepSpeed holds the number of micro-batches, so only its name tells.
-        named = {str(divisor.source_text) for divisor in loss.divisors if is_window_name(str(divisor.source_text))}
+        named = {
+            str(divisor.source_text)
+            for divisor in loss.normalization.divisors
+            if is_window_name(str(divisor.source_text))
+        }
         emit_divided_twice(interp, loss, set(), named, _TITLE, f"in `{expression_text(node)}`", guessed=True)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return interp.fresh_unknown(node, name)

@@ -9,7 +9,7 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.containers import UnionValue
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.objects import ObjectRef
-from ..interpreter.values.value import NONE, Const, Value
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from .arguments import first_or_named, make_object
 
 
@@ -21,7 +21,8 @@ def device_types_of(value: Value | None) -> list[str]:
     """Return the possible device types of a device text, without the index."""
     types = []
     for option in (value or NONE).alternatives():
-        text = option.value if isinstance(option.value, str) else option.text_prefix
+        prefix = option.text_prefix if isinstance(option, UnknownValue) else ""
+        text = option.value if isinstance(option.value, str) else prefix
         if ":" in text or text == option.value:
             types.append(text.partition(":")[0])
     return types

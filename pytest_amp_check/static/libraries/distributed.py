@@ -199,7 +199,7 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
 
 def _is_never_cast(tracked_object: TrackedObject) -> bool:
     """Return True if autocast does not cast the weights of a module, and so caches no casts of the weights."""
-    return bool(tracked_object.attributes.frozen) or is_compiled_or_low(tracked_object)
+    return bool(tracked_object.attributes.training.frozen) or is_compiled_or_low(tracked_object)
 
 
 def _has_uncast_matmul(cls: Class) -> bool:

@@ -29,7 +29,7 @@ def is_flag(interp: Interpreter, value: Value | None, written: ast.expr | None) 
     # A dtype that is also a switch, None for no mixed precision, names itself.
     if value.key in interp.file_data(SwitchTable):
         return "type" not in value.text.lower() and "prec" not in value.text.lower()
-    return value.is_argument and any(
+    return value.origin.is_argument and any(
         interp.unknown_values.get(("parameter", id(parameter))) is value
         for function in interp.state.frame.module.functions.values()
         for parameter in _flags_of(function.node.args)

@@ -101,17 +101,17 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
     framework = frameworks.FRAMEWORK_OF[entry.name]
     known = FRAMEWORKS[framework].engine
     tracked_object = make_object(interp, "scaler", node)
-    given = bound.get(known.precision_parameter)
-    if given is None and known.default_precision is not None and "**" not in bound:
-        given = Const(known.default_precision)
+    given = bound.get(known.precision.parameter)
+    if given is None and known.precision.default is not None and "**" not in bound:
+        given = Const(known.precision.default)
     elif given is None:
         # Engines of one program share a state, which the first engine determines.
         given = next((x.precision for x in interp.graph_data(EngineTable).values() if x.framework == framework), None)
     given, enabled, doubt = _resolve_precision(interp, given, framework, node)
     steps = None
-    if known.accumulation_parameter:
-        hidden = "**" in bound or any(name in bound for name in known.other_accumulation_parameters)
-        steps = bound.get(known.accumulation_parameter) or (
+    if known.accumulation.parameter:
+        hidden = "**" in bound or any(name in bound for name in known.accumulation.other_parameters)
+        steps = bound.get(known.accumulation.parameter) or (
             make_unknown_steps(interp, tracked_object) if hidden else _DEFAULT_STEPS
         )
     set_framework(tracked_object, framework, doubt)
@@ -128,7 +128,7 @@ def _check_accumulation_option(
     site = engine.tracked_object.site
     if engine.accumulation_steps is not _DEFAULT_STEPS or function is None or site is None:
         return
-    parameter = known.accumulation_parameter
+    parameter = known.accumulation.parameter
     receiver = receiver_of(node)
     own = "" if receiver is None else access_text(receiver)
     option = next(
@@ -163,12 +163,12 @@ def _resolve_precision(
     interp: Interpreter, given: Value | None, framework: str, node: ast.AST
 ) -> tuple[Value, Formula, str]:
     """Return a precision, the condition that losses are scaled in this precision, and the severity of the doubt."""
-    values = FRAMEWORKS[framework].engine.scaled_precisions
+    values = FRAMEWORKS[framework].engine.precision.scaled
     if not values:
         return NONE, True, ""
     if given is None or literal_value(given) is None:
         # All engines of a program without a precision of their own share a setting from outside the program.
-        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].engine.precision_parameter)
+        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].engine.precision.parameter)
         return unknown, is_equal(interp, unknown, values[0], node), INFO
     enabled = disjunction(*(is_equal(interp, given, value, node) for value in values))
     known = isinstance(enabled, bool) or any(literal_value(v) in values for v in given.alternatives())
@@ -182,7 +182,7 @@ def make_used_engine(
     tracked_object = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
     precision, enabled, doubt = _resolve_precision(interp, None, framework, node)
     set_framework(tracked_object, framework, doubt)
-    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].engine.accumulation_parameter else None
+    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].engine.accumulation.parameter else None
     return FrameworkEngine(framework, tracked_object, enabled, value, precision, steps)
 
 
@@ -195,8 +195,8 @@ def _make_passed_wrapper(interp: Interpreter, framework: str, value: UnknownValu
     while isinstance(holder, ast.Subscript):
         holder = holder.value
     held: Value | None = interp.state.frame.vars.get(holder.id) if isinstance(holder, ast.Name) else None
-    held = value if held is None else held.recognized_from or held
-    if not isinstance(held, UnknownValue) or not held.is_argument:
+    held = value if held is None else held.before_recognition()
+    if not isinstance(held, UnknownValue) or not held.origin.is_argument:
         optimizer = interp.tracked_object(("used", value.key), "optimizer", text, interp.site_of(node))
         return ObjectRef(optimizer, True, value)
     engine = make_used_engine(interp, framework, value, text, node)
@@ -226,7 +226,7 @@ def call_engine_method(
         interp.graph_data(_MicrobatchTable)[engine.tracked_object.key] = begun
         _check_accumulation_option(interp, engine, known, node)
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
-        divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
+        divides = does == frameworks.UPDATE_PARAMS or known.accumulation.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
     if does in (frameworks.STEP, frameworks.UPDATE_PARAMS):
         key, names = _find_wrapped_optimizer(interp, engine, node)
@@ -330,7 +330,7 @@ def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValu
     key = ("sync", engine.tracked_object.key, None if begun is None else loops)
     made = interp.unknown_value(key, f"{engine.tracked_object.name}.{flag}", loops)
     made.loops |= loops
-    made.is_counter = True
+    made.count = made.count._replace(is_counter=True)
     return made
 
 
@@ -360,7 +360,7 @@ def _is_on_other_path(interp: Interpreter, engine: FrameworkEngine) -> bool:
 def _set_engine_attribute(
     interp: Interpreter, receiver: FrameworkEngine, name: str, value: Value, target: ast.Attribute
 ) -> bool:
-    steps = FRAMEWORKS[receiver.framework].engine.accumulation_parameter
+    steps = FRAMEWORKS[receiver.framework].engine.accumulation.parameter
     if steps and steps == name:
         receiver.accumulation_steps = value
         return True
@@ -383,7 +383,9 @@ def _run_backward_of(
     if divides and engine.accumulation_steps is not None:
         _note_uncounted(interp, engine, node)
         report_framework_division(interp, loss, engine.accumulation_steps, FRAMEWORKS[engine.framework].title, node)
-        loss.is_divided = loss.is_divided or literal_value(engine.accumulation_steps) != 1
+        loss.normalization = loss.normalization._replace(
+            is_divided=loss.normalization.is_divided or literal_value(engine.accumulation_steps) != 1
+        )
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
     own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
@@ -394,10 +396,13 @@ def _run_backward_of(
             node,
             scaler,
             feeds=find_updating_optimizers(interp, loss.module_keys),
-            divided=loss.is_divided,
+            division=e.LossDivision(is_divided=loss.normalization.is_divided),
             no_sync=no_sync,
-            of_unknown_value=(loss.is_from_outside or loss.is_from_gradient) and scaler is None,
-            scaled=scaler is not None,
+            scaling=e.LossScaling(
+                is_scaled=scaler is not None,
+                may_have_scaled_gradient=(loss.origin.is_from_outside or loss.origin.is_from_gradient)
+                and scaler is None,
+            ),
             twice=scaler == engine.tracked_object.key and own_scaler is not None,
             dtypes=loss.region_dtypes,
             custom=loss.has_custom_backward,
@@ -460,7 +465,7 @@ def emit_divided_twice(
 
     ``guessed`` means that only the name of the number says so.
     """
-    for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
+    for divisor in sorted(loss.normalization.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
             event = e.DividedTwice(divisor.site, None, divisor=words, framework=framework, way=context, guessed=guessed)
@@ -524,7 +529,7 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
     unknown = value if isinstance(value, UnknownValue) else None
     module = tracked_object_of(value) if unknown is None else interp.tracked_objects.get(("used", unknown.key))
     if module is not None and module.role == "module":
-        module.attributes.prepared = True
+        module.attributes.dtypes = module.attributes.dtypes._replace(prepared=True)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
@@ -630,7 +635,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
         after_window = interp.unknown_value(
             ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
         )
-        after_window.is_counter = True
+        after_window.count = after_window.count._replace(is_counter=True)
         run_branches(interp, truth_of(interp, after_window, node=node), clear, lambda: None)
     else:
         _run_at_window_end(interp, engine, node, clear)
@@ -660,7 +665,7 @@ def _check_uncounted_step(interp: Interpreter, engine: FrameworkEngine) -> None:
         return
     # A condition of its own may begin windows by hand.
     if frozenset(interp.active_guards()) <= backward.guards:
-        parameter = FRAMEWORKS[engine.framework].engine.accumulation_parameter
+        parameter = FRAMEWORKS[engine.framework].engine.accumulation.parameter
         names = {"engine": receiver_text(backward.node), "parameter": parameter}
         interp.emit_at(e.Window(interp.site_of(backward.node), how="unused", names=names))
 
@@ -736,8 +741,8 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
     known = FRAMEWORKS[engine.framework].engine
     tracked_object = make_object(interp, "autocast", node)
     enabled: Formula = True
-    if known.autocast_precisions:
-        enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))
+    if known.precision.autocast:
+        enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.precision.autocast))
     region = tracked_object.attributes
     region.device, region.dtype, region.cache = "cuda", "float16" if engine.enabled is True else "?", True
     return ObjectRef(tracked_object, enabled)

@@ -93,7 +93,8 @@ def note_requires_grad(interp: Interpreter, modules: Iterable[int], given: Value
 def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
     """Mark modules as partly frozen. The remaining trained parameters are unknown."""
     for key in params.modules or ():
-        interp.program.objects[key].attributes.partly_frozen = True
+        module = interp.program.objects[key].attributes
+        module.training = module.training._replace(partly_frozen=True)
 
 
 def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str, node: ast.AST) -> Value:
@@ -111,7 +112,7 @@ def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node
         return BoundMethod(receiver, name)
     return (
         GradValue(ParamsValue(None))
-        if name == "grad" and isinstance(receiver, UnknownValue) and receiver.is_loop_element
+        if name == "grad" and isinstance(receiver, UnknownValue) and receiver.origin.is_loop_element
         else None
     )
 

@@ -119,9 +119,8 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
             node,
             scaler,
             feeds=(optimizer.key,),
-            divided=True,
-            of_unknown_value=False,
-            scaled=scaler is not None,
+            division=e.DIVIDED,
+            scaling=e.LossScaling(is_scaled=scaler is not None),
             dtypes=loss.region_dtypes,
             custom=loss.has_custom_backward,
             names={},
@@ -152,7 +151,7 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
         return
     loss = as_loss(value.items.get("loss", NONE) if isinstance(value, MappingValue) else value)
     keys, texts = _find_trainers(interp, function.module).find_divisions()
-    own = {text for d in loss.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
+    own = {text for d in loss.normalization.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
     emit_divided_twice(
         interp, loss, keys, texts | own, FRAMEWORKS[frameworks.LIGHTNING].title, "in automatic optimization"
     )

@@ -76,7 +76,6 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
         (("module_keys", frozenset()), ("scaler_key", -1), ("has_mixed_scales", False)),
     ),
     **dict.fromkeys(("float", "double"), (("low_dtype", ""), ("is_low_op_result", False))),
-    "mean": (("has_unknown_reduction", False),),
 }
 #: Default reduction of a criterion.
 _MEAN = Const("mean")
@@ -121,9 +120,13 @@ def compute_loss(
         # Autocast computes losses in float32, whatever computed their inputs.
         made.is_low_op_result = False
     reductions = {"mean" if reduction is None else reduction, find_reduction(keywords)}
-    made.is_divided = made.is_only_summed = "sum" in reductions
-    made.is_sample_mean = reductions == {"mean"}
-    made.has_unknown_reduction = False
+    is_summed = "sum" in reductions
+    made.normalization = made.normalization._replace(
+        is_divided=is_summed,
+        is_only_summed=is_summed,
+        is_sample_mean=reductions == {"mean"},
+        has_unknown_reduction=False,
+    )
     return made
 
 
@@ -192,28 +195,36 @@ def _call_tensor_method(
         return _scale_by_number(interp, tensor, name, args, node)
     if makes_zeros(name, args):
         zeros = interp.fresh_unknown(node, name)
-        zeros.is_divided = zeros.is_zeros = True
+        zeros.normalization = zeros.normalization._replace(is_divided=True, is_zeros=True)
         return zeros
     made = compute_tensor(interp, [tensor, *find_tensors(args, {})])
-    made.is_from_gradient = made.is_from_gradient or has_gradient_input(args)
+    made.origin = made.origin._replace(is_from_gradient=made.origin.is_from_gradient or has_gradient_input(args))
     given = (*args, *keywords.values()) if name in ("to", "type") else ()
     widens = any(torch_api.DTYPES.get(dotted_name_of(value)) in ("float32", "float64") for value in given)
     changes = _CHANGES.get("float" if widens else name, ())
+    keeps_dtype = not changes and name != "mean"
     for attribute, value in changes:
         setattr(made, attribute, value)
-    made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
-    made.is_sample_mean = name in SAME_VALUE and tensor.is_sample_mean
+    made.normalization = made.normalization._replace(
+        is_data_size=tensor.normalization.is_data_size or name in DATA_SIZE_NAMES,
+        is_sample_mean=name in SAME_VALUE and tensor.normalization.is_sample_mean,
+    )
     if name == "mean":
-        made.is_sample_mean = tensor.is_sample_mean or averages_samples(args, keywords)
+        made.normalization = made.normalization._replace(
+            is_sample_mean=tensor.normalization.is_sample_mean or averages_samples(args, keywords),
+            has_unknown_reduction=widens and made.normalization.has_unknown_reduction,
+        )
     apply_reduction(made, tensor, name)
     if name in FILLS:
         emit_fill(interp, keywords.get("value") or (args[-1] if args else None), tensor, receiver_text(node), node)
-    elif not changes and is_low(name, region_device(interp)):
+    elif keeps_dtype and is_low(name, region_device(interp)):
         made.is_low_op_result = True
-    elif not changes:
+    elif keeps_dtype:
         mark_widened(interp, made, name, [*args, *keywords.values()])
     if name in LINEAR and not args:
-        made.divisors, made.factors = tensor.divisors, tensor.factors
+        made.normalization = made.normalization._replace(
+            divisors=tensor.normalization.divisors, factors=tensor.normalization.factors
+        )
     return made
 
 
@@ -225,10 +236,12 @@ def averages_samples(args: Args, keywords: Keywords) -> bool:
 
 def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast.AST) -> UnknownValue:
     made = interp.fresh_unknown(node, name)
-    made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
+    made.normalization = made.normalization._replace(
+        is_data_size=tensor.normalization.is_data_size or name in DATA_SIZE_NAMES
+    )
     if name in _READS and isinstance(node, ast.Call):
         scaler = _scaler_behind(interp, tensor, node)
-        made.is_loss_number = scaler < 0 and not made.is_data_size
+        made.is_loss_number = scaler < 0 and not made.normalization.is_data_size
         if scaler >= 0 and not _is_tested(interp, node):
             names = {"loss": receiver_text(node), "method": name, "scaler": interp.program.objects[scaler].name}
             reading = interp.emit(e.LossRead, node, scaler, owners=frozenset[int](), names=names)
@@ -259,19 +272,20 @@ def _is_tested(interp: Interpreter, number: ast.Call) -> bool:
 def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> None:
     """Update the division state of a loss after a function call. The mean of partial sums is a mean."""
     if how.rpartition(".")[2].removesuffix("_") in CURVED:
-        made.is_divided = made.is_only_summed = False
-    elif how == "sum" and of.is_sample_mean:
+        made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
+    elif how == "sum" and of.normalization.is_sample_mean:
         # The samples are averaged: the sum runs over other dimensions, or over several losses.
-        made.is_sample_mean = True
+        made.normalization = made.normalization._replace(is_sample_mean=True)
     elif how == "sum":
-        made.is_divided = True
-        if isinstance(made, TensorValue):
-            made.is_only_share = False
-        made.is_only_summed = (
-            of.is_only_summed or not of.is_divided or (isinstance(of, TensorValue) and of.is_only_weighted)
+        made.normalization = made.normalization._replace(
+            is_divided=True,
+            is_only_share=False,
+            is_only_summed=of.normalization.is_only_summed
+            or not of.normalization.is_divided
+            or (isinstance(of, TensorValue) and of.normalization.is_only_weighted),
         )
-    elif how == "mean" and of.is_only_summed:
-        made.is_divided = made.is_only_summed = False
+    elif how == "mean" and of.normalization.is_only_summed:
+        made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
 
 
 def _operator_method(name: str) -> str:
@@ -284,12 +298,14 @@ def _scale_by_number(interp: Interpreter, tensor: TensorValue, name: str, args: 
     result = apply_operator(interp, SCALES[_operator_method(name)], tensor, args[0] if args else NONE, node)
     if name.endswith("_") and not name.endswith("__"):
         # The method works in place, and the same tensor is used afterwards.
-        tensor.is_divided = tensor.is_divided or result.is_divided
+        tensor.normalization = tensor.normalization._replace(
+            is_divided=tensor.normalization.is_divided or result.normalization.is_divided
+        )
         if isinstance(result, TensorValue):
-            tensor.divisors, tensor.factors, tensor.is_only_share = (
-                result.divisors,
-                result.factors,
-                result.is_only_share,
+            tensor.normalization = tensor.normalization._replace(
+                divisors=result.normalization.divisors,
+                factors=result.normalization.factors,
+                is_only_share=result.normalization.is_only_share,
             )
     return result
 
@@ -316,18 +332,31 @@ def run_backward(
     if ddp_module is not None:
         names["module"] = ddp_module.name
         averaged = ddp_module.attributes.wrappers["ddp"]
-    graded = tensor.is_from_gradient or gradient is not None
+    graded = tensor.origin.is_from_gradient or gradient is not None
     feeds = find_updating_optimizers(interp, tensor.module_keys)
     known = interp.program.attributes
     if feeds is None and not known.freezes_unknown:
         known.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
-    running = next(
+    counter = next(
         (
             (divisor.site, divisor.source_text, (divisor.counter, divisor.key))
-            for divisor in tensor.divisors
+            for divisor in tensor.normalization.divisors
             if divisor.counter is not None
         ),
         None,
+    )
+    division = e.LossDivision(
+        is_divided=tensor.normalization.is_divided or tensor.origin.is_from_outside or graded,
+        is_vague=tensor.normalization.has_unknown_reduction,
+        counter=counter,
+    )
+    scaling = e.LossScaling(
+        is_scaled=scaler is not None,
+        may_be_scaled_by_caller=scaler is None and tensor.origin.is_from_outside,
+        comes_from_caller=tensor.origin.is_from_outside,
+        may_have_scaled_gradient=scaler is None and graded,
+        is_uneven=scaler is not None and tensor.has_mixed_scales,
+        has_several_scalers=tensor.has_several_scalers,
     )
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
@@ -339,19 +368,12 @@ def run_backward(
             feeds=feeds,
             averaged=averaged,
             no_sync=no_sync,
-            divided=tensor.is_divided or tensor.is_from_outside or graded,
-            vague=tensor.has_unknown_reduction,
-            of_unknown_value=scaler is None and graded,
-            given=scaler is None and tensor.is_from_outside,
-            scaled=scaler is not None,
-            uneven=scaler is not None and tensor.has_mixed_scales,
-            several=tensor.has_several_scalers,
-            outside=tensor.is_from_outside,
+            division=division,
+            scaling=scaling,
             dtypes=tensor.region_dtypes,
             custom=tensor.has_custom_backward,
             forward=tensor.first_forward,
             float8=float8,
-            running=running,
         )
 
     def run_float8_branches(*, no_sync: bool = False) -> None:
@@ -538,8 +560,12 @@ def _operate_on_tensors(
     interp: Interpreter, op: str, left: Value, right: Value, parts: list[TensorValue], node: ast.AST
 ) -> TensorValue:
     made = compute_tensor(interp, parts)
-    made.is_from_gradient = made.is_from_gradient or has_gradient_input((left, right))
-    made.is_sample_mean = op in ("+", "-", "*", "/") and _are_sample_means((left, right))
+    made.origin = made.origin._replace(
+        is_from_gradient=made.origin.is_from_gradient or has_gradient_input((left, right))
+    )
+    made.normalization = made.normalization._replace(
+        is_sample_mean=op in ("+", "-", "*", "/") and _are_sample_means((left, right))
+    )
     if op == "@":
         made.is_low_op_result = True
     elif _is_float32_parameter(left) or _is_float32_parameter(right):
@@ -549,36 +575,44 @@ def _operate_on_tensors(
     elif op == "*" and not left.kind == right.kind == "tensor":
         _apply_multiplication(interp, made, parts, right if left.kind == "tensor" else left)
     elif op == "**":
-        made.is_divided = made.is_only_summed = False
+        made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
     elif op in ("+", "-"):
         made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(parts)
-        made.divisors = frozenset.intersection(*(p.divisors for p in parts))
-        made.factors = frozenset.intersection(*(p.factors for p in parts))
+        made.normalization = made.normalization._replace(
+            divisors=frozenset.intersection(*(p.normalization.divisors for p in parts)),
+            factors=frozenset.intersection(*(p.normalization.factors for p in parts)),
+        )
         # Every term has a separate weight, so the sum itself is not divided into shares.
-        has_weighted_terms = len(parts) > 1 and made.is_only_share and not made.factors
-        made.is_divided = all(p.is_divided for p in parts) and not has_weighted_terms
+        has_weighted_terms = len(parts) > 1 and made.normalization.is_only_share and not made.normalization.factors
+        made.normalization = made.normalization._replace(
+            is_divided=all(p.normalization.is_divided for p in parts) and not has_weighted_terms
+        )
     return made
 
 
 def _are_sample_means(operands: Iterable[Value]) -> bool:
     """Return True if all operands except numbers are means over the samples of a batch."""
     return all(
-        isinstance(value, Const) or (isinstance(value, TensorValue) and value.is_sample_mean) for value in operands
+        isinstance(value, Const) or (isinstance(value, TensorValue) and value.normalization.is_sample_mean)
+        for value in operands
     )
 
 
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.wide)
+    return tracked_object is not None and bool(tracked_object.attributes.shape.has_dimensions)
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
     mean = is_iteration_data_size(interp, divisor)
-    made.is_divided = (tensor.is_divided and not tensor.is_only_summed) or not mean
-    made.is_only_share = made.is_only_share and mean
-    made.has_unknown_reduction = made.has_unknown_reduction and not (mean and tensor.is_only_summed)
-    made.is_only_summed = False
+    made.normalization = made.normalization._replace(
+        is_divided=(tensor.normalization.is_divided and not tensor.normalization.is_only_summed) or not mean,
+        is_only_share=made.normalization.is_only_share and mean,
+        has_unknown_reduction=made.normalization.has_unknown_reduction
+        and not (mean and tensor.normalization.is_only_summed),
+        is_only_summed=False,
+    )
     if isinstance(divisor, TensorValue):
         made.penalty_source = None if tensor.penalty_source and divisor.penalty_source else made.penalty_source
     elif not mean:
@@ -593,12 +627,14 @@ def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[Te
     number = literal_value(factor)
     share = _is_unit_fraction(number)
     if number is UNKNOWN:
-        share = not (factor.is_data_size or factor.may_be_one or interp.state.forward_depth)
-    summed = [side.is_only_summed for side in (made, factor) if side.is_divided]
-    made.is_only_share = share and not summed
-    made.is_only_weighted = made.is_only_share and is_remade_per_iteration(interp, factor)
-    made.is_divided = bool(summed) or share
-    made.is_only_summed = bool(summed) and all(summed) and not share
+        share = not (factor.normalization.is_data_size or factor.normalization.may_be_one or interp.state.forward_depth)
+    summed = [side.normalization.is_only_summed for side in (made, factor) if side.normalization.is_divided]
+    made.normalization = made.normalization._replace(
+        is_only_share=share and not summed,
+        is_only_weighted=share and not summed and is_remade_per_iteration(interp, factor),
+        is_divided=bool(summed) or share,
+        is_only_summed=bool(summed) and all(summed) and not share,
+    )
 
 
 def as_loss(value: Value | None) -> TensorValue:
@@ -613,7 +649,7 @@ def is_unevenly_scaled(parts: Iterable[TensorValue]) -> bool:
     An unknown term may be scaled. A term without gradient needs no scale, and terms of different modules may have
     different scales.
     """
-    read = [part for part in parts if not (part.is_from_outside or part.is_from_gradient)]
+    read = [part for part in parts if not (part.origin.is_from_outside or part.origin.is_from_gradient)]
     known = [part for part in parts if part.scaler_key >= 0 or (part in read and (part.is_loss or part.module_keys))]
     trained = [part for part in known if part.module_keys != frozenset()]
     return any(_have_different_scales(part, other) for number, part in enumerate(trained) for other in trained[:number])
@@ -676,7 +712,7 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
     made = receiver.copy()
     if name == "grad":
         # Only the earlier backward determines whether the gradient is scaled.
-        made.is_from_gradient = True
+        made.origin = made.origin._replace(is_from_gradient=True)
     return made
 
 

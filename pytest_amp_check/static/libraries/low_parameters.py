@@ -46,7 +46,7 @@ class LowModules(set[int]):
 
 def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str) -> None:
     """Set the low dtype of the parameters of a module."""
-    tracked_object.attributes.low = dtype
+    tracked_object.attributes.dtypes = tracked_object.attributes.dtypes._replace(low=dtype)
     interp.file_data(LowModules).add(tracked_object.key)
 
 
@@ -88,7 +88,8 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
         event = node.event
         if isinstance(event, e.ModuleCast) and event.created and event.subject in keys:
             event.dtype = "float32"
-            interp.program.objects[event.subject].attributes.low = ""
+            module = interp.program.objects[event.subject].attributes
+            module.dtypes = module.dtypes._replace(low="")
 
 
 def _filter_low_dtypes(value: Value | None) -> list[str]:
@@ -124,7 +125,7 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     if dtype:
         tracked_object = _create_low_module(interp, value, dtype, node)
         if trained and tracked_object is not None:
-            tracked_object.attributes.trainer_float16 = False
+            tracked_object.attributes.set_trainer(is_float16=False)
     elif isinstance(value, UnknownValue) and made is not None:
         moved = _find_module(interp, made)
         if moved is not None:
@@ -160,7 +161,7 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
         return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
     if tracked_object is not None and tracked_object.role == "module":
         is_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
-        tracked_object.attributes.trainer_float16 = is_float16
+        tracked_object.attributes.set_trainer(is_float16=is_float16)
 
 
 def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -178,12 +179,12 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
         return  # Only the adapters are trained.
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(model)))
-    key = ("lightning", str(expression_text(model)))
+    key = (frameworks.LIGHTNING, str(expression_text(model)))
     tracked_object = tracked_object_of(found[0]) or interp.tracked_object(
         key, "module", str(expression_text(model)), interp.site_of(node)
     )
     if tracked_object.role == "module":
-        tracked_object.attributes.trainer_float16 = False
+        tracked_object.attributes.set_trainer(is_float16=False)
         dtype, mixed = stored
         names = {"call": expression_text(trainer), "mixed": mixed}
         interp.emit(e.ModuleCast, trainer, tracked_object.key, dtype=dtype, how="trainer", names=names)
@@ -209,7 +210,7 @@ def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
     tracked_object = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
     if tracked_object is not None:
-        tracked_object.attributes.frozen = True
+        tracked_object.attributes.freeze()
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -217,7 +218,7 @@ def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
     tracked_object = _find_module(interp, model) if model is not None else None
     if tracked_object is not None:
-        tracked_object.attributes.frozen = True
+        tracked_object.attributes.freeze()
 
 
 def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:

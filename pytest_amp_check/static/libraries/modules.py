@@ -117,9 +117,9 @@ def run_forward(
     made.is_low_op_result = True
     mark_region(interp, made)
     computes_in = {
-        part.attributes.computes_in
+        part.attributes.dtypes.computes_in
         for part in _submodules_of(interp, tracked_object)
-        if part.attributes.computes_in is not None
+        if part.attributes.dtypes.computes_in is not None
     }
     if computes_in and made.autocast_scope == "out":
         made.region_dtypes |= computes_in
@@ -144,7 +144,7 @@ def _submodules_of(interp: Interpreter, tracked_object: TrackedObject) -> list[T
 def _unknown_callees(interp: Interpreter, tracked_object: TrackedObject, *, read: bool) -> frozenset[str]:
     """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
     parts = _submodules_of(interp, tracked_object)
-    if any(part.attributes.casts for part in parts):
+    if any(part.attributes.dtypes.casts for part in parts):
         return AUTOCAST_CALLEES
     called = frozenset[str]().union(*(part.attributes.callees for part in parts))
     return called if read else called | {FORWARD}
@@ -215,7 +215,7 @@ def _run_forward_method(
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:
     """Return True if a forward may compute a loss (by names or arguments), or may lose precision in a region."""
-    compares = len(given) > 1 and any(tensors_in(v) or v.is_call_result for v in given)
+    compares = len(given) > 1 and any(tensors_in(v) or v.origin.is_call_result for v in given)
     return compares or method.may_compute_loss or (method.may_lose_precision and in_region(interp))
 
 
@@ -224,7 +224,7 @@ def call_module_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
-    if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.wide):
+    if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.shape.has_dimensions):
         # The result is the module itself, or a tensor as wide and as exact as the parameter.
         if name in _WIDENS:
             _cast_to_float32(interp, tracked_object, node)
@@ -296,13 +296,13 @@ def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
     given = first_or_named(asked.args, asked.keywords, "requires_grad") or Const(True)
     note_requires_grad(interp, (asked.module.key,), given, asked.node)
     if literal_value(given) is False:
-        asked.module.attributes.frozen = True
+        asked.module.attributes.freeze()
     return asked.receiver
 
 
 def _call_add_adapter(interp: Interpreter, asked: _MethodCall) -> Value:
     """Mark the module as frozen, because only the added adapters are trained."""
-    asked.module.attributes.frozen = True
+    asked.module.attributes.freeze()
     return NONE
 
 
@@ -326,7 +326,7 @@ def _call_forward(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_backward(interp: Interpreter, asked: _MethodCall) -> Value:
-    interp.emit(e.Backward, asked.node, of_unknown_value=True, feeds=None)
+    interp.emit(e.Backward, asked.node, scaling=e.UNKNOWN_SCALING, feeds=None)
     return NONE
 
 
@@ -366,7 +366,7 @@ def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: a
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
     if isinstance(event, e.ModuleCast) and event.subject == tracked_object.key:
         event.dtype = "float32"
-        tracked_object.attributes.low = ""
+        tracked_object.attributes.dtypes = tracked_object.attributes.dtypes._replace(low="")
     _emit_module_cast(interp, tracked_object, "float32", node)
     mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((tracked_object.key,))))
 
@@ -381,8 +381,11 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     made.read = all(map(is_analyzed, parts))
     made.kind = last.tracked_object.attributes.kind if isinstance(last, ObjectRef) else kind
     made.parts = {part.tracked_object.key for part in parts if part.tracked_object is not None}
-    made.parameter = kind == "Parameter" and all(value.is_new_float32 for value in args)
-    made.wide = kind == "Parameter" and _has_dimensions(node)
+    made.shape = made.shape._replace(
+        is_float32_parameter=kind == "Parameter"
+        and all(isinstance(value, UnknownValue) and value.is_new_float32 for value in args),
+        has_dimensions=kind == "Parameter" and _has_dimensions(node),
+    )
     if "dtype" in keywords:
         dtype = torch_api.DTYPES.get(dotted_name_of(keywords["dtype"]), "")
         if dtype in ("float16", "bfloat16"):
@@ -421,11 +424,12 @@ def mark_wrapped(
         return
     policy = keywords.get("mp_policy") or keywords.get("mixed_precision")
     if policy is not None:
-        tracked_object.attributes.casts = True
+        dtypes = tracked_object.attributes.dtypes._replace(casts=True)
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
-            tracked_object.attributes.computes_in, converts = interp.file_data(PolicyDtypes)[policy.key]
-            tracked_object.attributes.prepared |= converts
+            computes_in, converts = interp.file_data(PolicyDtypes)[policy.key]
+            dtypes = dtypes._replace(computes_in=computes_in, prepared=dtypes.prepared or converts)
             interp.file_data(LowModules).add(tracked_object.key)
+        tracked_object.attributes.dtypes = dtypes
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
@@ -491,7 +495,7 @@ def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
     """Return the output of a module with the dtype info of the analyzed forward."""
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open and _has_items(outcome):
         several = made.copy()
-        several.has_unknown_reduction = True
+        several.normalization = several.normalization._replace(has_unknown_reduction=True)
         return map_items(outcome, lambda item: _copy_dtypes(item, several))
     part = made.copy()
     part.dtype_info = outcome.dtype_info
@@ -523,13 +527,13 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
     part.dtype_info = outcome.dtype_info
     _copy_region(outcome, part)
     if isinstance(outcome, TensorValue):
-        part.is_divided, part.is_loss, part.has_unknown_reduction = (
-            outcome.is_divided,
-            outcome.is_loss,
-            outcome.has_unknown_reduction,
+        part.is_loss = outcome.is_loss
+        part.normalization = part.normalization._replace(
+            is_divided=outcome.normalization.is_divided,
+            has_unknown_reduction=outcome.normalization.has_unknown_reduction,
         )
     elif isinstance(outcome, UnknownValue):
-        part.is_divided = outcome.is_divided
+        part.set_divided(is_divided=outcome.normalization.is_divided)
     return part
 
 

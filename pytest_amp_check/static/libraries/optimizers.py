@@ -139,7 +139,7 @@ def _call_optimizer_method(
         if name in HOOKS:
             optimizer.tracked_object.attributes.divided = True
     if name == "backward":
-        interp.emit(e.Backward, node, of_unknown_value=True, feeds=None)
+        interp.emit(e.Backward, node, scaling=e.UNKNOWN_SCALING, feeds=None)
     return structural_unknown(interp, Operation.CALL, (optimizer, *args), name, name)
 
 
@@ -204,9 +204,9 @@ def _is_divided_by_window(rate: Value | None) -> bool:
 
     A literal number in the formula, like the 256 of ``lr * batch_size / 256``, is no number of microbatches.
     """
-    if rate is None or not rate.is_divided:
+    if rate is None or not rate.normalization.is_divided:
         return False
-    divisors = rate.divisors if isinstance(rate, UnknownValue) else frozenset()
+    divisors = rate.normalization.divisors if isinstance(rate, UnknownValue) else frozenset()
     return not divisors or not all(divisor.is_literal for divisor in divisors)
 
 

@@ -95,7 +95,7 @@ def _note_recasts(interp: Interpreter, tracked_object: TrackedObject, node: ast.
 
 def is_compiled_or_low(tracked_object: TrackedObject) -> bool:
     """Return True if a region does not cast the weights of a module one by one."""
-    return bool(tracked_object.attributes.low or tracked_object.attributes.compiled)
+    return bool(tracked_object.attributes.dtypes.low or tracked_object.attributes.compiled)
 
 
 def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[int, ...], loop: Loop) -> str:
@@ -154,7 +154,7 @@ def _reads_nothing_else(interp: Interpreter, call: ast.Call, read: list[ast.AST]
 def _is_counter(value: Value | None) -> bool:
     """Return True if a value is a constant, or a counter of a loop."""
     if isinstance(value, UnknownValue):
-        return value.is_counter or value.is_loop_index
+        return value.count.is_counter or value.count.is_loop_index
     return isinstance(value, Const)
 
 

@@ -30,10 +30,9 @@ def note_odd_sides(tracked_object: TrackedObject, kind: str, args: Args, keyword
     bound = bind_arguments(names, args, keywords)
     sides = [size for size in (literal_value(bound.get(name)) for name in names) if type(size) is int]
     if len(sides) == len(names) and sizes.find_odd_sides(sides):
-        tracked_object.attributes.odd = {
-            "call": expression_text(node),
-            **sizes.describe_sizes(sizes.find_odd_sides(sorted(sides))),
-        }
+        odd_sides = sizes.describe_sizes(sizes.find_odd_sides(sorted(sides)))
+        shape = tracked_object.attributes.shape._replace(odd_sides={"call": expression_text(node), **odd_sides})
+        tracked_object.attributes.shape = shape
 
 
 def _check_layer_sizes(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
@@ -44,7 +43,7 @@ def _check_layer_sizes(interp: Interpreter, tracked_object: TrackedObject, node:
     reported_layers = interp.graph_data(_ReportedLayers)
     for key in sorted(interp.program.with_submodules(frozenset((tracked_object.key,)))):
         layer = interp.program.objects[key]
-        odd = layer.attributes.odd
+        odd = layer.attributes.shape.odd_sides
         if odd is not None and layer.site is not None and (interp.builder, key) not in reported_layers:
             reported_layers.add((interp.builder, key))
             interp.emit_at(e.OddSize(layer.site, key, how="weight", names=odd))

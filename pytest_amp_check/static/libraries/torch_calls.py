@@ -136,7 +136,9 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
         made = structural_unknown(
             interp, Operation.CALL, tuple(args), expression_text(node), name.removeprefix("builtins.")
         )
-        made.is_divided = made.is_divided or (name == "builtins.sum" and may_pass_divided(args))
+        made.normalization = made.normalization._replace(
+            is_divided=made.normalization.is_divided or (name == "builtins.sum" and may_pass_divided(args))
+        )
         return made
     if name in REMAINDERS and len(args) == 2 and not find_tensors(args, {}):
         return apply_operator(interp, "%", args[0], args[1], node)
@@ -195,12 +197,14 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     made = compute_tensor(interp, tensors)
     mark_widened(interp, made, op_of(name), given)
     if name == "torch.mean":
-        made.has_unknown_reduction = False
+        made.normalization = made.normalization._replace(has_unknown_reduction=False)
     if name in _JOINING and given:
-        made.is_sample_mean = is_list_of_means(given[0])
+        made.normalization = made.normalization._replace(is_sample_mean=is_list_of_means(given[0]))
     apply_reduction(made, tensors[0], name.removeprefix("torch."))
     # Unanalyzed code that receives a scaler and a loss may scale the loss.
-    made.is_from_gradient = made.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
+    made.origin = made.origin._replace(
+        is_from_gradient=made.origin.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
+    )
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
         made.has_known_modules = False
@@ -214,7 +218,7 @@ def is_list_of_means(value: Value) -> bool:
     return (
         isinstance(value, SequenceValue)
         and bool(value.items)
-        and all(isinstance(item, TensorValue) and item.is_sample_mean for item in value.items)
+        and all(isinstance(item, TensorValue) and item.normalization.is_sample_mean for item in value.items)
     )
 
 
@@ -244,18 +248,23 @@ def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: K
     if makes_float32(name, args, keywords):
         made = interp.fresh_unknown(node, name)
         made.is_new_float32 = True
-        made.is_divided = made.is_zeros = makes_zeros(name, args)
+        is_zeros = makes_zeros(name, args)
+        made.normalization = made.normalization._replace(is_divided=is_zeros, is_zeros=is_zeros)
         return made
     if name.rpartition(".")[2] in IMPURE:
         return interp.fresh_unknown(node, name)
     made = structural_unknown(interp, Operation.CALL, tuple(given), expression_text(node), name, tuple(keywords))
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
-    made.is_zeros = makes_zeros(name, args)
-    made.is_divided = may_pass_divided(given) or made.is_zeros
+    is_zeros = makes_zeros(name, args)
+    made.normalization = made.normalization._replace(
+        is_zeros=is_zeros,
+        is_divided=may_pass_divided(given) or is_zeros,
+        is_data_size=name in _MEASURING or (name.startswith(HARMLESS) and are_data_sizes(given)),
+    )
     if given:
         apply_reduction(made, given[0], name.removeprefix("torch."))
-    made.is_data_size = name in _MEASURING or (name.startswith(HARMLESS) and are_data_sizes(given))
-    made.is_comparison_result = name == "torch.mean"
+    if made.origin.is_comparison_result is not (name == "torch.mean"):
+        made.origin = made.origin._replace(is_comparison_result=name == "torch.mean")
     return (
         made.with_provenance(provenance_here(interp, made.provenance, FORWARD))
         if _may_run_forward(interp, name)

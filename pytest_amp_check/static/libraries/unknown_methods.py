@@ -95,8 +95,11 @@ def _call_unknown_method(
     result.microbatches = name in SPLITTING_CALLS
     if isinstance(result, UnknownValue) and isinstance(receiver, UnknownValue):
         _track_loss(interp, result, receiver, name, args, node)
-        result.is_sample_mean = result.is_sample_mean or (name == "mean" and averages_samples(args, keywords))
-        result.is_data_size = name in DATA_SIZE_NAMES or name == "mean" or receiver.is_data_size
+        known = result.normalization
+        is_sample_mean = known.is_sample_mean or (name == "mean" and averages_samples(args, keywords))
+        is_data_size = name in DATA_SIZE_NAMES or name == "mean" or receiver.normalization.is_data_size
+        if (known.is_sample_mean, known.is_data_size) != (is_sample_mean, is_data_size):
+            result.normalization = known._replace(is_sample_mean=is_sample_mean, is_data_size=is_data_size)
         if name in DATA_SIZE_NAMES and receiver.loops:
             # The amount of data of an outer loop is the same in each iteration of an inner loop.
             result.loops = receiver.loops
@@ -130,21 +133,27 @@ def _track_loss(
     interp: Interpreter, result: UnknownValue, receiver: UnknownValue, name: str, args: Args, node: ast.AST
 ) -> None:
     """Update the division state of an unknown loss after a method call."""
-    result.is_comparison_result = name == "mean" or (receiver.is_comparison_result and name != "item")
+    is_comparison_result = name == "mean" or (receiver.origin.is_comparison_result and name != "item")
+    if result.origin.is_comparison_result is not is_comparison_result:
+        result.origin = result.origin._replace(is_comparison_result=is_comparison_result)
     part = name.removesuffix("_")
     operator = SCALES.get(name) or SCALES.get(part)
     if operator is not None and args:
         made = apply_operator(interp, operator, receiver, args[0], node)
-        result.is_divided, result.is_only_summed = made.is_divided, made.is_only_summed
+        result.normalization = result.normalization._replace(
+            is_divided=made.normalization.is_divided, is_only_summed=made.normalization.is_only_summed
+        )
         if name.endswith("_"):
             # The method works in place, and the same value is used afterwards.
-            receiver.is_divided = receiver.is_divided or made.is_divided
+            receiver.set_divided(is_divided=receiver.normalization.is_divided or made.normalization.is_divided)
         return
     # The code that stored a loss may have divided the loss. A dict is asked for a key, a list at most for a position.
     is_taken = name in _TAKING and all(isinstance(value.value, int) for value in args)
-    is_kept = receiver.is_divided and (not args or name in SAME_VALUE)
-    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken or makes_zeros(name, args)
-    result.is_only_summed = receiver.is_only_summed
+    is_kept = receiver.normalization.is_divided and (not args or name in SAME_VALUE)
+    is_divided = e.DIVIDES in effects_of_name(name) or is_kept or is_taken or makes_zeros(name, args)
+    known, is_only_summed = result.normalization, receiver.normalization.is_only_summed
+    if (known.is_divided, known.is_only_summed) != (is_divided, is_only_summed):
+        result.normalization = known._replace(is_divided=is_divided, is_only_summed=is_only_summed)
     apply_reduction(result, receiver, part)
 
 
@@ -157,14 +166,14 @@ def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: K
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
         # The backward of a framework may scale, divide and step.
-        interp.emit(e.Backward, node, of_unknown_value=True, feeds=None, names={"loss": receiver_text(node)})
+        interp.emit(e.Backward, node, scaling=e.UNKNOWN_SCALING, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
 
 def _call_scaling_in_place(
     interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    if not receiver.is_from_gradient:
+    if not receiver.origin.is_from_gradient:
         return None
     interp.emit(e.GradNormalise, node, owners=None)
     return receiver
@@ -234,7 +243,7 @@ def _make_cast_method(dtype: str) -> Method:
                 *_find_target_names(interp, node),
             ]
             called = frozenset(_NAME.findall(" ".join(texts)))
-            given = isinstance(receiver, UnknownValue) and receiver.is_argument
+            given = isinstance(receiver, UnknownValue) and receiver.origin.is_argument
             interp.emit(e.ModuleCast, node, dtype=dtype, called=called, given=given, names={"module": words})
 
     return emit_module_cast

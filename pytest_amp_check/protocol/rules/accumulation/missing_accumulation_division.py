@@ -9,7 +9,7 @@ from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, Viola
 
 
 def _is_division_vague(event: Event | None) -> bool:
-    return isinstance(event, Backward) and event.vague
+    return isinstance(event, Backward) and event.division.is_vague
 
 
 def _check_undivided(event: Undivided, program: Program) -> Labels:

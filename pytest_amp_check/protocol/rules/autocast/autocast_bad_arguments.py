@@ -14,10 +14,6 @@ from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
 _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl opengl rocm tpu ve vulkan".split())
 
 
-#: Back ends that bring their own list of dtypes.
-_OWN_DTYPES = frozenset({"npu", "privateuseone"})
-
-
 def _check_arguments(event: AutocastNew, program: Program) -> Labels:
     """Check the arguments of an autocast in the order of torch: first the binding, then each argument."""
     entry = find_entry(event.callable)
@@ -79,7 +75,8 @@ def _check_dtype(value: object, device: object, disabled: bool) -> Labels:
     kind = device.partition(":")[0]
     dtype = DTYPES.get(value)
     # CUDA takes any dtype: autocast("cuda", dtype=torch.float32) forces its listed ops into float32 and is in use.
-    if dtype in ("float32", "float64") and kind in AUTOCAST_DEVICES - _OWN_DTYPES and kind != "cuda":
+    known = AUTOCAST_DEVICES.get(kind)
+    if dtype in ("float32", "float64") and known is not None and not known.has_own_dtypes and kind != "cuda":
         yield "autocast:unsupported-dtype", {"dtype": str(value), "device": kind}
 
 

@@ -27,15 +27,15 @@ RULE = Rule(
             "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"
             " precision: leave the region before the backward pass",
             trace_kinds=(AutocastEnter,),
+            precedence=Precedence(needs_training=True),
             any_precision=True,
-            concerns_training=True,
         ),
         "gradient:in-region": ViolationKind(
             "`{call}` with `create_graph` runs in an autocast region, so float32 islands get a low-precision double "
             "backward: leave the region before the call",
             trace_kinds=(AutocastEnter,),
+            precedence=Precedence(needs_training=True),
             any_precision=True,
-            concerns_training=True,
         ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"

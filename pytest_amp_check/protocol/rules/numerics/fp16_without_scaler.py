@@ -8,7 +8,7 @@ from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_backward(event: Event, program: Program) -> Labels:
-    if isinstance(event, Backward) and not event.scaled and event.alone and event.dtypes == {"float16"}:
+    if isinstance(event, Backward) and not event.scaling.is_scaled and event.alone and event.dtypes == {"float16"}:
         yield "backward:no-scaler", {}
 
 

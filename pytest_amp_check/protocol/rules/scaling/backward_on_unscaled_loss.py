@@ -14,7 +14,7 @@ def _check_backward(event: Backward, program: Program) -> Labels:
 
 
 def _may_be_scaled_by_caller(event: Event | None) -> bool:
-    return isinstance(event, Backward) and event.given
+    return isinstance(event, Backward) and event.scaling.may_be_scaled_by_caller
 
 
 RULE = Rule(

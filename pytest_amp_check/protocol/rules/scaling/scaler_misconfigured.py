@@ -7,6 +7,7 @@ from ...events import AutocastEnter, ScalerNew, Symbol
 from ...fix import SAFE
 from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 from ...sites import Site
+from ...torch_api import SCALED_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ _SHORT_INTERVAL = 50
 
 #: Initial scale above which the first steps of any ordinary loss overflow in float16.
 _LARGE_SCALE = 2.0**24
-
-
-#: Device types with their own scaler, which switches itself off if the device is missing.
-_SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 
 
 #: Bound below which an integer is interpreted as a device index, not as a scale.
@@ -96,12 +93,12 @@ def _check_device_mismatch(program: Program) -> Verdicts:
     live = {tracked_object.key: tracked_object for tracked_object in program.attributes.live_scalers}
     events = list(program.iter_events()) if live else []
     entered = [x.device for x in events if isinstance(x, AutocastEnter) and not x.null]
-    if len(set(entered)) != 1 or entered[0] not in _SCALED_DEVICES:
+    if len(set(entered)) != 1 or entered[0] not in SCALED_DEVICES:
         return
     for event in events:
         if isinstance(event, ScalerNew) and event.subject in live:
             device = live[event.subject].attributes.device
-            if device in _SCALED_DEVICES and device != entered[0]:
+            if device in SCALED_DEVICES and device != entered[0]:
                 yield "scaler:other-device", event, {"device": str(device), "other": entered[0]}, ()
 
 

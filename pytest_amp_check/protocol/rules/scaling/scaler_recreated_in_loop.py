@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Cause, Certainty, Rule, ViolationKind
+from ...rule import ERROR, STATIC, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP208",
@@ -25,7 +25,7 @@ RULE = Rule(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale that it has "
             "found is lost: construct it once, before the loop",
             certainty=Certainty(is_possible=True),
-            needs_repeated_call=True,
+            precedence=Precedence(needs_repeated_call=True),
         ),
     },
     rationale="""\

@@ -76,15 +76,17 @@ class BackwardListener(Listener):
             None if scaled_loss is None else scaled_loss.scaler.tracked_object.key,
             names=self.recording.query_source(site, _backward_names),
             feeds=set(),
-            divided=True,
-            scaled=scaled_loss is not None,
-            # Roots with several elements run backward from given gradients, which may already be scaled.
-            of_unknown_value=scaled_loss is None and any(root.numel() != 1 for root in roots),
+            division=e.DIVIDED,
+            scaling=e.LossScaling(
+                is_scaled=scaled_loss is not None,
+                # Roots with several elements run backward from given gradients, which may already be scaled.
+                may_have_scaled_gradient=scaled_loss is None and any(root.numel() != 1 for root in roots),
+                is_uneven=scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
+                has_several_scalers=scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
+            ),
             # A region decides about the dtype also for modules with a precision policy.
             dtypes=self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
             float8=in_float8(),
-            several=scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
-            uneven=scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
         )
         if first:
             event.leaves = leaf_ids

@@ -131,7 +131,7 @@ class OptimizerListener(Listener):
 
     def _is_unscaled_float16(self, backward: e.Backward) -> bool:
         """Return True if a float16 backward pass was never scaled, and is not reported yet."""
-        return not backward.scaled and backward.dtypes == {"float16"} and not backward.alone
+        return not backward.scaling.is_scaled and backward.dtypes == {"float16"} and not backward.alone
 
     @listener_method
     def after_step(self, optimizer: Any) -> None:

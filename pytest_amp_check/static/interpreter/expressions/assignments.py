@@ -42,12 +42,12 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
     if written is not None:
         written(interp, left, apply_operator(interp, op, left, right, node), node)
         return
-    if left.is_from_gradient and op in ("/", "*"):
+    if left.origin.is_from_gradient and op in ("/", "*"):
         interp.emit(e.GradNormalise, node, None, None, owners=None)
     if _extend_container(op, left, right):
         return
     value = _augmented_value(interp, op, left, right, node)
-    if value.is_divided and isinstance(target, ast.Subscript):
+    if value.normalization.is_divided and isinstance(target, ast.Subscript):
         owner, option = interp.evaluate(target.value), interp.evaluate(target.slice)
         if isinstance(owner, ParamsValue) and owner.is_param_group and option.value == "lr":
             for listener in interp.handlers.rate_division_listeners:
@@ -81,13 +81,14 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
         return value
     made = interp.fresh_unknown(node, short_text(node.target))
     # A number that grows by a constant in a loop counts the iterations, or the items of the iterations.
-    made.is_counter = bool(interp.state.loops) and (isinstance(right.value, int) or left.is_counter)
-    made.is_iteration_count = made.is_counter and op == "+" and right.value == 1
-    made.is_divided, made.is_comparison_result, made.is_only_summed = (
-        value.is_divided,
-        value.is_comparison_result,
-        value.is_only_summed,
+    made.count = made.count._replace(
+        is_counter=bool(interp.state.loops) and (isinstance(right.value, int) or left.count.is_counter)
     )
+    made.count = made.count._replace(is_iteration_count=made.count.is_counter and op == "+" and right.value == 1)
+    made.normalization = made.normalization._replace(
+        is_divided=value.normalization.is_divided, is_only_summed=value.normalization.is_only_summed
+    )
+    made.origin = made.origin._replace(is_comparison_result=value.origin.is_comparison_result)
     return made.with_provenance(value.provenance)
 
 
@@ -179,7 +180,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
     if target.attr == "grad":
         # A value that becomes the gradient of another tensor stays a gradient and keeps its scale.
         mark_scale_undone(value.gradient_reads)
-        if value.is_divided:
+        if value.normalization.is_divided:
             interp.emit(e.GradNormalise, target, None, None, owners=None)
     key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
@@ -245,7 +246,7 @@ def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Val
     if value.value is NO_CONSTANT or isinstance(value.value, str) or not receiver.is_changed(name):
         return value
     made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
-    made.is_counter = name in receiver.counter_attributes()
+    made.count = made.count._replace(is_counter=name in receiver.counter_attributes())
     return made.with_dtype_info(value.dtype_info)
 
 

@@ -11,7 +11,7 @@ from ..source_text import expression_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue
 from ..values.definitions import Instance
 from ..values.tensors import TensorValue
-from ..values.value import NONE, UnknownValue, Value, join_provenance
+from ..values.value import NO_ORIGIN, NONE, UnknownValue, Value, join_provenance
 from .names import recognize_object
 
 #: Attributes, methods and functions that return an amount of data.
@@ -38,11 +38,16 @@ def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST)
         return stored
     text = expression_text(node) if isinstance(node, ast.expr) else name
     made = structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), text, name)
-    made.is_from_outside = receiver.is_from_outside
     made.owner_key = receiver.key if isinstance(receiver, UnknownValue) else -1
-    made.is_from_gradient = made.is_from_gradient or name == "grad"
-    made.is_comparison_result = receiver.is_call_result
-    made.is_data_size = name in DATA_SIZE_NAMES
+    # Most attributes are those of modules and imported names, without an origin.
+    if receiver.origin is not NO_ORIGIN or made.origin is not NO_ORIGIN or name == "grad":
+        made.origin = made.origin._replace(
+            is_from_outside=receiver.origin.is_from_outside,
+            is_comparison_result=receiver.origin.is_call_result,
+            is_from_gradient=made.origin.is_from_gradient or name == "grad",
+        )
+    if name in DATA_SIZE_NAMES or made.normalization.is_data_size:
+        made.normalization = made.normalization._replace(is_data_size=name in DATA_SIZE_NAMES)
     return made
 
 
@@ -68,7 +73,8 @@ def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -
             join_provenance(entry for key, entry in receiver.items.items() if isinstance(key, tuple))
         )
     made.item_origin = item_origin_of(receiver, index)
-    made.is_data_size = receiver.is_data_size
+    if made.normalization.is_data_size is not receiver.normalization.is_data_size:
+        made.normalization = made.normalization._replace(is_data_size=receiver.normalization.is_data_size)
     return made
 
 

@@ -14,7 +14,7 @@ from ..values.containers import MappingValue, SequenceValue, merge_into
 from ..values.gradients import GradValue, ParamsValue
 from ..values.objects import StateDict
 from ..values.tensors import as_one_of_many
-from ..values.value import Value
+from ..values.value import Value, iterable_kind_of
 from .assignments import assign_target
 from .conditional import condition_formula
 from .iteration import element_of, iterated_value
@@ -77,7 +77,7 @@ def _evaluate_iteration(
         over_microbatches = (
             over_microbatches
             or iterable.microbatches
-            or (iterable.iterable_kind == "range" and draws_from_iterator((node.elt,)))
+            or (iterable_kind_of(iterable) == "range" and draws_from_iterator((node.elt,)))
         )
     outer = interp.state.open_comprehensions
     interp.state.open_comprehensions = (*outer, -1 - len(outer))

@@ -12,7 +12,7 @@ from ..values.containers import MappingValue, SequenceValue
 from ..values.definitions import GeneratorValue
 from ..values.gradients import ParamsValue
 from ..values.objects import ObjectRef
-from ..values.value import Const, UnknownValue, Value
+from ..values.value import Const, UnknownValue, Value, iterable_kind_of
 
 
 def iterated_value(value: Value) -> Value:
@@ -69,11 +69,12 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
         return SequenceValue([element_of(interp, each, node) for each in interp.file_data(ZipIterables)[value.key]])
     made = (
         _loop_index(interp, value, node, "element")
-        if value.iterable_kind == "range"
+        if iterable_kind_of(value) == "range"
         else interp.fresh_unknown(node, "element")
     )
-    made.is_loop_element = not value.iterable_kind
-    made.is_from_gradient = value.is_from_gradient
+    made.origin = made.origin._replace(
+        is_loop_element=not iterable_kind_of(value), is_from_gradient=value.origin.is_from_gradient
+    )
     return made.with_dtype_info(value.dtype_info.part_info)
 
 
@@ -83,8 +84,9 @@ def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> 
     for notes in (interp.file_data(RangeEnds), interp.file_data(RangeSteps), interp.file_data(ItemCounts)):
         if isinstance(value, UnknownValue) and value.key in notes:
             notes[made.key] = notes[value.key]
-    made.is_counter = made.is_iteration_count = made.is_loop_index = True
-    made.first_value = value.first_value
+    made.count = made.count._replace(
+        is_counter=True, is_iteration_count=True, is_loop_index=True, first_value=value.count.first_value
+    )
     return made
 
 

@@ -13,7 +13,7 @@ from ..source_text import short_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue, merge_into
 from ..values.gradients import GradValue, ParamsValue
 from ..values.tensors import TensorValue
-from ..values.value import NO_CONSTANT, ConditionValue, Const, UnknownValue, Value, are_data_sizes
+from ..values.value import NO_CONSTANT, NO_NORMALIZATION, ConditionValue, Const, UnknownValue, Value, are_data_sizes
 from .conditional import condition_formula
 
 OPERATOR_SYMBOLS: dict[type[ast.AST], str] = {
@@ -42,8 +42,8 @@ def evaluate_unary(interp: Interpreter, node: ast.UnaryOp) -> Value:
     if isinstance(value, (TensorValue, GradValue)):
         return value
     made = structural_unknown(interp, Operation.UNARY, (value,), short_text(node), type(node.op).__name__)
-    made.is_divided = value.is_divided
-    made.is_comparison_result = value.is_comparison_result
+    made.set_divided(is_divided=value.normalization.is_divided)
+    made.origin = made.origin._replace(is_comparison_result=value.origin.is_comparison_result)
     return made
 
 
@@ -55,7 +55,7 @@ def evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
         made = apply_operator(interp, op, left, right, node)
         mark_scale_undone(right.gradient_reads)
         return made
-    if op in ("/", "//") and (left.is_loss_number or right.is_loss_number):
+    if op in ("/", "//") and (_is_loss_number(left) or _is_loss_number(right)):
         # The number of a scaled loss divided by the number of the loss is the loss scale.
         reads = (*left.gradient_reads, *right.gradient_reads)
         mark_scale_undone(tuple(reading for reading in reads if isinstance(reading, e.LossRead)))
@@ -64,6 +64,10 @@ def evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
         if op not in ("*", "/") or not isinstance(side, GradValue) or isinstance(other, GradValue):
             notify_use(interp, side, child)
     return apply_operator(interp, op, left, right, node)
+
+
+def _is_loss_number(value: Value) -> bool:
+    return isinstance(value, UnknownValue) and value.is_loss_number
 
 
 def notify_use(interp: Interpreter, value: Value, node: ast.AST) -> None:
@@ -76,7 +80,7 @@ def notify_use(interp: Interpreter, value: Value, node: ast.AST) -> None:
 def apply_operator(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
     if NO_CONSTANT not in (left.value, right.value):
         known = compute_constant(op, left.value, right.value) or interp.fresh_unknown(node)
-        known.is_divided = op == "/"
+        known.set_divided(is_divided=op == "/")
         return known
     combine = {"&": conjunction, "|": disjunction}.get(op)
     if combine is not None and isinstance(left, ConditionValue) and isinstance(right, ConditionValue):
@@ -111,20 +115,25 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     if op in ("+", "-") and isinstance(left, UnknownValue) and isinstance(right.value, int):
         made.owner_key = left.owner_key
     if op == "%":
-        made.remainder_operands = left, right
-    made.is_divided = made.is_divided or _may_average(interp, op, left, right)
-    made.is_only_summed = (
-        made.is_divided and op != "/" and all(side.is_only_summed for side in (left, right) if side.is_divided)
-    )
-    made.is_data_size = op in ("+", "*") and are_data_sizes((left, right))
-    if op in ("+", "-", "*", "/"):
-        made.is_comparison_result = (
-            left.is_comparison_result
-            or right.is_comparison_result
-            or (op == "/" and left.is_only_summed and not made.is_divided)
+        made.count = made.count._replace(remainder_operands=(left, right))
+    is_divided = made.normalization.is_divided or _may_average(interp, op, left, right)
+    divided = (side.normalization for side in (left, right) if side.normalization.is_divided)
+    is_only_summed = is_divided and op != "/" and all(side.is_only_summed for side in divided)
+    is_data_size = op in ("+", "*") and are_data_sizes((left, right))
+    if is_divided or is_data_size or made.normalization is not NO_NORMALIZATION:
+        made.normalization = made.normalization._replace(
+            is_divided=is_divided, is_only_summed=is_only_summed, is_data_size=is_data_size
         )
+    if op in ("+", "-", "*", "/"):
+        is_comparison_result = (
+            left.origin.is_comparison_result
+            or right.origin.is_comparison_result
+            or (op == "/" and left.normalization.is_only_summed and not is_divided)
+        )
+        if made.origin.is_comparison_result is not is_comparison_result:
+            made.origin = made.origin._replace(is_comparison_result=is_comparison_result)
     if isinstance(left, UnknownValue):
-        if op == "/" and not made.divisors and not is_iteration_data_size(interp, right):
+        if op == "/" and not made.normalization.divisors and not is_iteration_data_size(interp, right):
             record_division(interp, made, left, right, node)
         elif op == "*":
             record_multiplication(interp, made, left, right)
@@ -133,13 +142,18 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
 
 def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
     """Mark the sum of a counter and a constant as a counter with an offset."""
-    counted, other = (left, right) if left.is_counter else (right, left)
-    made.is_counter = made.is_counter or counted.is_counter
-    if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
-        made.offset_base = counted.offset_base
-        made.offset = counted.offset + (other.value if op == "+" else -other.value)
-        made.first_value, made.is_loop_index = counted.first_value, counted.is_loop_index
-        made.is_iteration_count = counted.is_iteration_count and left is counted
+    counted, other = (left, right) if left.count.is_counter else (right, left)
+    if not counted.count.is_counter:
+        return
+    made.count = made.count._replace(is_counter=True)
+    if op in ("+", "-") and isinstance(other.value, int):
+        made.count = made.count._replace(
+            base=counted.offset_base,
+            offset=counted.count.offset + (other.value if op == "+" else -other.value),
+            first_value=counted.count.first_value,
+            is_loop_index=counted.count.is_loop_index,
+            is_iteration_count=counted.count.is_iteration_count and left is counted,
+        )
 
 
 def mark_scale_undone(gradient_reads: tuple[e.GradientAccess, ...]) -> None:
@@ -155,14 +169,16 @@ def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:
 
 def is_iteration_data_size(interp: Interpreter, divisor: Value) -> bool:
     """Return True if a value is the amount of this iteration's data. A quotient by such a value is a mean."""
-    return divisor.is_data_size and is_remade_per_iteration(interp, divisor)
+    return divisor.normalization.is_data_size and is_remade_per_iteration(interp, divisor)
 
 
 def _may_average(interp: Interpreter, op: str, left: Value, right: Value) -> bool:
     """Return True if a number may have been divided by a number of micro-batches."""
     if op == "/":
-        return (left.is_divided and not left.is_only_summed) or not is_iteration_data_size(interp, right)
+        return (left.normalization.is_divided and not left.normalization.is_only_summed) or not is_iteration_data_size(
+            interp, right
+        )
     if op == "*":
-        return left.is_divided or right.is_divided
+        return left.normalization.is_divided or right.normalization.is_divided
     sides = [side for side in (left, right) if side.value is NO_CONSTANT]
-    return op in ("+", "-") and all(side.is_divided for side in sides)
+    return op in ("+", "-") and all(side.normalization.is_divided for side in sides)

@@ -71,8 +71,8 @@ def _chosen_object(interp: Interpreter, node: ast.AST) -> ast.Subscript | None:
 
 
 def few_items(interp: Interpreter, value: Value) -> list[Value] | None:
-    if value.iterable_kind == "enumerate" and isinstance(value, UnknownValue):
-        first, items = value.first_value, few_items(interp, interp.file_data(EnumerateIterables)[value.key])
+    if isinstance(value, UnknownValue) and value.iterable_kind == "enumerate":
+        first, items = value.count.first_value, few_items(interp, interp.file_data(EnumerateIterables)[value.key])
         # Literal batches, as in a test, are data: a few of them do not show the effect of every iteration.
         if items is None or first is None or all(is_data(item) for item in items):
             return None
@@ -89,7 +89,7 @@ def few_items(interp: Interpreter, value: Value) -> list[Value] | None:
 
 def only_index(interp: Interpreter, value: Value) -> list[Value] | None:
     """Return the index of an inner loop over ``range(1)``, or None. An outer loop counts epochs, which users change."""
-    if value.iterable_kind != "range" or value.first_value != 0 or not isinstance(value, UnknownValue):
+    if not isinstance(value, UnknownValue) or value.iterable_kind != "range" or value.count.first_value != 0:
         return None
     count = interp.file_data(ItemCounts).get(value.key)
     is_inner = any(loop.node is not None for loop in interp.state.loops)
@@ -107,7 +107,7 @@ def _is_of_params(value: Value) -> bool:
 def is_data(value: Value | None) -> bool:
     """Return True if a variable may hold training data."""
     if isinstance(value, UnknownValue):
-        return not value.is_counter
+        return not value.count.is_counter
     return isinstance(value, (TensorValue, SequenceValue))
 
 

@@ -83,7 +83,7 @@ def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: fr
         interp.last_serial += 1
         key = ("carried", interp.last_serial, target.attr)
         count = interp.unknown_value(key, short_text(target), frozenset((loop.key,)))
-        count.is_counter = isinstance(node.value, ast.Constant)
+        count.count = count.count._replace(is_counter=isinstance(node.value, ast.Constant))
         interp.store_attribute(owner.key, target.attr, count)
 
 
@@ -104,12 +104,11 @@ def _make_carried(interp: Interpreter, value: Const | UnknownValue, name: str, k
     made = interp.unknown_value(("carried", interp.last_serial, name), name, key)
     start = value.value
     if isinstance(start, int) and not isinstance(start, bool):
-        made.is_counter, made.first_value = True, start
-        made.is_iteration_count = True
-    elif value.is_counter:
-        made.is_counter, made.first_value = (
-            True,
-            None if value.first_value is None else value.first_value + value.offset,
+        made.count = made.count._replace(is_counter=True, first_value=start, is_iteration_count=True)
+    elif value.count.is_counter:
+        made.count = made.count._replace(
+            is_counter=True,
+            first_value=None if value.count.first_value is None else value.count.first_value + value.count.offset,
         )
     made.dtype_info = value.dtype_info
     return made

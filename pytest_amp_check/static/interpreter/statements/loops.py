@@ -24,7 +24,7 @@ from ..state import Loop
 from ..values.containers import SequenceValue
 from ..values.definitions import GeneratorValue
 from ..values.objects import StateDict
-from ..values.value import Const, Value
+from ..values.value import Const, Value, iterable_kind_of
 from .exceptions import drop_raises_in_training
 from .exits import merge_exits
 from .loop_items import few_items, is_data, is_uniform_loop, only_index
@@ -48,7 +48,7 @@ def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
         _unroll_loop(interp, node, items)
         return
     over_microbatches = iterable.microbatches or (
-        iterable.iterable_kind == "range"
+        iterable_kind_of(iterable) == "range"
         and not is_index_selecting(node.body, node.target)
         and _draws_own_data(interp, node)
     )
@@ -232,7 +232,9 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
     """
     events = [node.event for node in interp.builder.nodes[head:] if node.event is not None]
     backwards = [event for event in events if isinstance(event, e.Backward)]
-    if not backwards or any(event.of_unknown_value or event.given for event in backwards):
+    if not backwards or any(
+        event.scaling.may_have_scaled_gradient or event.scaling.may_be_scaled_by_caller for event in backwards
+    ):
         return False
     if any(
         isinstance(event, (e.ScalerStep, e.Step)) or (isinstance(event, e.Handoff) and e.STEPS in event.about)

@@ -76,11 +76,11 @@ class LazyImport(Value):
 
     kind = "imported"
 
-    __slots__ = ("origin", "version_fallback")
+    __slots__ = ("imported_name", "version_fallback")
 
-    def __init__(self, origin: ImportedName, *, version_fallback: bool) -> None:
+    def __init__(self, imported_name: ImportedName, *, version_fallback: bool) -> None:
         super().__init__()
-        self.origin = origin
+        self.imported_name = imported_name
         self.version_fallback = version_fallback
 
 

@@ -34,6 +34,9 @@ class ObjectRef(Value):
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return (self.kind, self.tracked_object.key)
 
+    def before_recognition(self) -> Value:
+        return self.recognized_from or self
+
     def loop_element(self) -> Value | None:
         """Return the object itself if it stands for several objects."""
         return self if self.tracked_object.attributes.several else None

@@ -9,8 +9,8 @@ from ..dtypes import NO_DTYPE_INFO
 from .value import (
     AUTOCAST_CALLEES,
     EMPTY,
+    NO_ORIGIN,
     Aggregate,
-    Divisor,
     Provenance,
     TypedValue,
     Value,
@@ -23,12 +23,7 @@ class TensorValue(TypedValue):
     """Tensor that is a loss, or part of a loss.
 
     scaler_key           key of the scaler that multiplied the tensor, -1 if none
-    is_divided           the tensor was divided, or summed instead of averaged: the code may account for accumulation
-    is_data_size         the tensor is a sum of data
-    is_only_summed       ``is_divided`` holds only because the tensor was summed
-    is_only_weighted     ``is_divided`` holds only because of a factor computed from this iteration's data alone
-    is_only_share        ``is_divided`` holds only because of a factor that may be a share of the tensor
-    is_sample_mean       the tensor is a mean over the samples of a batch, so a further sum adds no samples
+    origin               where the tensor comes from
     module_keys          keys of the modules whose forward the tensor depends on, None if not known
     autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
     callees              names of the unanalyzed code that computed the tensor
@@ -39,16 +34,12 @@ class TensorValue(TypedValue):
     is_low_op_result     the tensor comes from an op that autocast runs in the low-precision dtype
     penalty_source       location at which gradients of a scaled loss were taken with the scale still in, the source
                          texts of that location, and True if an outdated scale divided the gradients
-    is_from_outside      the tensor came from a caller that is not analyzed
-    is_from_gradient     the tensor was computed from a gradient, or may hold a loss scale for another reason
     is_loss              a loss function returned the tensor
     has_custom_backward  an autograd.Function of the project without custom_bwd on its backward returned the tensor
     has_known_modules    every module that the tensor depends on is in the project and enters no autocast itself
-    divisors             divisors of the tensor; ``factors`` are the identities of its factors
     forward_loops        keys of the loops in whose iterations those forwards ran
     has_several_scalers  the tensor is a sum of parts that several scalers scaled
     has_mixed_scales     the tensor is a sum; one part holds a loss scale and another part no scale or another scale
-    has_unknown_reduction  the tensor is part of the result of unanalyzed code, with an unknown reduction
     """
 
     kind = "tensor"
@@ -56,27 +47,18 @@ class TensorValue(TypedValue):
     __slots__ = (
         "autocast_scope",
         "callees",
-        "divisors",
-        "factors",
         "first_forward",
         "forward_loops",
         "has_custom_backward",
         "has_known_modules",
         "has_mixed_scales",
         "has_several_scalers",
-        "has_unknown_reduction",
         "in_region",
-        "is_data_size",
-        "is_from_gradient",
-        "is_from_outside",
         "is_loss",
         "is_low_op_result",
-        "is_only_share",
-        "is_only_summed",
-        "is_only_weighted",
-        "is_sample_mean",
         "low_dtype",
         "module_keys",
+        "origin",
         "penalty_source",
         "region_dtypes",
         "scaler_key",
@@ -96,20 +78,11 @@ class TensorValue(TypedValue):
         self.low_dtype = ""
         self.is_low_op_result = False
         self.penalty_source: tuple[ast.AST, dict[str, object], bool] | None = None
-        self.is_from_outside = False
-        self.is_from_gradient = False
+        self.origin = NO_ORIGIN
         self.is_loss = False
         self.has_custom_backward = False
         self.has_known_modules = False
-        self.divisors: frozenset[Divisor] = EMPTY
-        self.factors: frozenset[object] = EMPTY
-        self.has_unknown_reduction = False
-        self.is_data_size = False
-        self.is_only_summed = False
         self.has_mixed_scales = False
-        self.is_only_weighted = False
-        self.is_only_share = False
-        self.is_sample_mean = False
         self.forward_loops: frozenset[int] = frozenset()
 
     @property
@@ -130,7 +103,7 @@ class TensorValue(TypedValue):
 
     def item_at(self, index: Value) -> TensorValue:
         part = self.copy()
-        part.has_unknown_reduction = not self.is_loss
+        part.normalization = part.normalization._replace(has_unknown_reduction=not self.is_loss)
         return part
 
     def loop_element(self) -> TensorValue:
@@ -154,25 +127,15 @@ class TensorValue(TypedValue):
         made.module_keys = join_keys(part.module_keys for part in parts)
         made.autocast_scope = join_autocast_scopes({part.autocast_scope for part in parts})
         for part in parts[1:]:
-            for name in (
-                "is_divided",
-                "is_data_size",
-                "has_known_modules",
-                "is_only_share",
-                "is_only_summed",
-                "has_unknown_reduction",
-                "is_only_weighted",
-                "is_sample_mean",
-            ):
-                setattr(made, name, getattr(made, name) and getattr(part, name))
+            made.normalization = made.normalization.join(part.normalization)
+            made.origin = made.origin.join(part.origin)
+            made.has_known_modules = made.has_known_modules and part.has_known_modules
             for name in (
                 "has_custom_backward",
                 "first_forward",
-                "is_from_gradient",
                 "is_loss",
                 "low_dtype",
                 "is_low_op_result",
-                "is_from_outside",
                 "penalty_source",
                 "has_mixed_scales",
             ):
@@ -193,8 +156,8 @@ def tensors_in(value: Value) -> list[TensorValue]:
 
 def as_one_of_many(value: Value) -> Value:
     """Return a value as an item of a list of such values: each item may be the loss of one sample of the batch."""
-    if not isinstance(value, TensorValue) or not value.is_sample_mean:
+    if not isinstance(value, TensorValue) or not value.normalization.is_sample_mean:
         return value
     made = value.copy()
-    made.is_sample_mean = False
+    made.normalization = made.normalization._replace(is_sample_mean=False)
     return made

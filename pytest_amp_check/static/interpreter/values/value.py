@@ -45,15 +45,112 @@ class Provenance(NamedTuple):
 NO_PROVENANCE = Provenance()
 
 
+class Count(NamedTuple):
+    """How a value counts iterations.
+
+    is_counter           a loop counts this number; ``first_value`` is the first number, if known
+    is_iteration_count   the counter is the number of iterations so far, except for a constant
+    is_loop_index        the loop itself assigns the counter, as ``range`` does
+    offset               number added to ``base``, the value without an offset; None for the value itself
+    remainder_operands   the two operands of a ``%``
+    """
+
+    is_counter: bool = False
+    first_value: int | None = None
+    is_iteration_count: bool = False
+    is_loop_index: bool = False
+    offset: int = 0
+    base: Value | None = None
+    remainder_operands: tuple[Value, Value] | None = None
+
+
+class Origin(NamedTuple):
+    """Where a value comes from.
+
+    is_from_outside        the value came from a caller that is not analyzed
+    is_argument            the value itself came from there, and is not a part of such a value
+    is_call_result         a call returned the value
+    is_comparison_result   that call received the result of another call, as a criterion does
+    is_loop_element        a loop over an unknown value assigns the value
+    is_from_gradient       the value was computed from the gradient of a tensor, or may hold a loss scale for another
+                           reason
+    """
+
+    is_from_outside: bool = False
+    is_argument: bool = False
+    is_call_result: bool = False
+    is_comparison_result: bool = False
+    is_loop_element: bool = False
+    is_from_gradient: bool = False
+
+    def join(self, other: Origin) -> Origin:
+        """Return the origin of a value computed from two values."""
+        return self if self is other else Origin._make(x or y for x, y in zip(self, other, strict=True))
+
+
+class Normalization(NamedTuple):
+    """How a value was divided, summed or averaged: the code may account for the accumulation of gradients.
+
+    is_divided             the value was divided, or summed instead of averaged, so a product with the value may be an
+                           average
+    is_only_summed         ``is_divided`` holds only because the value was summed
+    is_only_weighted       ``is_divided`` holds only because of a factor computed from this iteration's data alone
+    is_only_share          ``is_divided`` holds only because of a factor that may be a share of the value
+    is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
+    is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
+    is_zeros               the value is a new tensor of zeros: no loss, or one to which code adds terms
+    may_be_one             the value is the number one on some path
+    has_unknown_reduction  the value is part of the result of unanalyzed code, with an unknown reduction
+    divisors               divisors of the value; ``factors`` are the identities of its factors
+    """
+
+    is_divided: bool = False
+    is_only_summed: bool = False
+    is_only_weighted: bool = False
+    is_only_share: bool = False
+    is_sample_mean: bool = False
+    is_data_size: bool = False
+    is_zeros: bool = False
+    may_be_one: bool = False
+    has_unknown_reduction: bool = False
+    divisors: frozenset[Divisor] = EMPTY
+    factors: frozenset[object] = EMPTY
+
+    def join(self, other: Normalization) -> Normalization:
+        """Return the normalization of a value computed from two values. Divisors are those of the first value."""
+        if self is other:
+            return self
+        return Normalization(
+            self.is_divided and other.is_divided,
+            self.is_only_summed and other.is_only_summed,
+            self.is_only_weighted and other.is_only_weighted,
+            self.is_only_share and other.is_only_share,
+            self.is_sample_mean and other.is_sample_mean,
+            self.is_data_size and other.is_data_size,
+            self.is_zeros and other.is_zeros,
+            self.may_be_one and other.may_be_one,
+            self.has_unknown_reduction and other.has_unknown_reduction,
+            self.divisors,
+            self.factors,
+        )
+
+
+NO_COUNT = Count()
+NO_ORIGIN = Origin()
+ARGUMENT = Origin(is_from_outside=True, is_argument=True)
+NO_NORMALIZATION = Normalization()
+DIVIDED = Normalization(is_divided=True)
+
+
 class Value:
     """Abstract value of an expression.
 
     loops            keys of the loops that recreate the value in every iteration
-    is_divided       the value was divided, so a product with the value may be an average
+    normalization    how the value was divided, summed or averaged
     microbatches     the value holds the micro-batches of one window
     """
 
-    __slots__ = ("is_divided", "loops", "microbatches")
+    __slots__ = ("loops", "microbatches", "normalization")
 
     #: Key of the value in the handler tables of calls, methods, attributes and contexts.
     kind: str = ""
@@ -65,41 +162,26 @@ class Value:
     value: object = NO_CONSTANT
     #: Formula of a value that is a condition.
     formula: Formula | None = None
-    #: Role of a tracked object, the object, and the unknown value in which the object was recognized.
+    #: Role of a tracked object, and the object.
     role: str = ""
     tracked_object: TrackedObject | None = None
-    recognized_from: UnknownValue | None = None
-    #: Defaults of attributes that only unknown values set; see :class:`UnknownValue`.
-    is_call_result: bool = False
-    is_comparison_result: bool = False
-    is_counter: bool = False
-    is_iteration_count: bool = False
-    is_data_size: bool = False
-    first_value: int | None = None
-    is_new_float32: bool = False
-    is_zeros: bool = False
-    is_from_gradient: bool = False
-    is_loop_index: bool = False
-    iterable_kind: str = ""
-    offset: int = 0
-    is_from_outside: bool = False
-    remainder_operands: tuple[Value, Value] | None = None
-    is_only_summed: bool = False
-    is_sample_mean: bool = False
-    may_be_one: bool = False
-    #: Known beginning of a text whose rest is unknown.
-    text_prefix: str = ""
+    #: How the value counts iterations, and where it comes from: only unknown values and tensors set these.
+    count: Count = NO_COUNT
+    origin: Origin = NO_ORIGIN
     #: Events that read the gradients from which the value was computed.
     gradient_reads: tuple[GradientAccess, ...] = ()
-    #: True for the number of a loss that no scale multiplies.
-    is_loss_number: bool = False
     #: Modules and regions that computed the value.
     provenance: Provenance = NO_PROVENANCE
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
-        self.is_divided = False
+        self.normalization = NO_NORMALIZATION
         self.microbatches = False
+
+    def set_divided(self, *, is_divided: bool) -> None:
+        """Set whether the value was divided."""
+        if self.normalization.is_divided is not is_divided:
+            self.normalization = self.normalization._replace(is_divided=is_divided)
 
     def with_dtype_info(self, dtype_info: DtypeInfo) -> Value:
         """Return the value with this dtype info, or the same object if the kind has no dtype info."""
@@ -109,10 +191,14 @@ class Value:
         """Return a key that equal values share. ``unique_number`` gives a number that no other value has."""
         return unique_number(self)
 
+    def before_recognition(self) -> Value:
+        """Return the unknown value whose use revealed a tracked object; without such a use, the same object."""
+        return self
+
     @property
     def offset_base(self) -> Value:
-        """Value to which :attr:`offset` was added; without an offset, the same object."""
-        return self
+        """Value to which the offset of :attr:`count` was added; without an offset, the same object."""
+        return self.count.base or self
 
     def truth_condition(self) -> Formula | None:
         """Return the condition under which the value is true, or None if a new predicate is needed."""
@@ -191,7 +277,7 @@ class Const(TypedValue):
     def __init__(self, value: object) -> None:
         # As in `Value.__init__`, without a call: most expressions are constants and unknown values.
         self.loops = EMPTY
-        self.is_divided = False
+        self.normalization = NO_NORMALIZATION
         self.microbatches = False
         self.value = value
         kind = type(value)
@@ -218,29 +304,14 @@ class Const(TypedValue):
 class UnknownValue(TypedValue):
     """Unknown value (top): only the identity is known. Equal expressions over equal values give the same ``key``.
 
-    is_from_outside        the value came from a caller that is not analyzed
-    is_argument            the value itself came from there, and is not a part of such a value
-    is_counter             a loop counts this number; ``first_value`` is the first number, if known
-    is_iteration_count     the counter is the number of iterations so far, except for a constant
-    is_loop_index          the loop itself assigns the counter, as ``range`` does
-    offset                 number added to ``offset_base``
-    remainder_operands     the two operands of a ``%``
+    count                  how the value counts iterations
+    origin                 where the value comes from
     gradient_reads         events that read the gradients from which the value was computed
     iterable_kind          kind of a loop helper such as "range", "enumerate" or "zip", else ""
-    is_call_result         a call returned the value
-    is_comparison_result   that call received the result of another call, as a criterion does
-    is_from_gradient       the value was computed from the gradient of a tensor
     is_loss_number         the value is the number of a loss that no scale multiplies
-    is_loop_element        a loop over an unknown value assigns the value
     item_origin            key of the unknown value that contains this item, and the name of the item or None
     is_new_float32         the value is a float32 tensor created here
-    is_zeros               the value is a new tensor of zeros: no loss, or one to which code adds terms
-    divisors               divisors of the value; ``factors`` are the identities of its factors
-    is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
-    is_only_summed         ``is_divided`` holds only because the value was summed
-    may_be_one             the value is the number one on some path
     owner_key              key of the unknown value that has this attribute, -1 for other values
-    is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
     scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
     text_prefix            known beginning of a text whose rest is unknown
     """
@@ -248,34 +319,16 @@ class UnknownValue(TypedValue):
     kind = "unknown"
 
     __slots__ = (
-        "_offset_base",
-        "divisors",
-        "factors",
-        "first_value",
+        "count",
         "gradient_reads",
-        "is_argument",
-        "is_call_result",
-        "is_comparison_result",
-        "is_counter",
-        "is_data_size",
-        "is_from_gradient",
-        "is_from_outside",
-        "is_iteration_count",
-        "is_loop_element",
-        "is_loop_index",
         "is_loss_number",
         "is_new_float32",
-        "is_only_summed",
-        "is_sample_mean",
-        "is_zeros",
         "item_origin",
         "iterable_kind",
         "key",
-        "may_be_one",
-        "offset",
+        "origin",
         "owner_key",
         "provenance",
-        "remainder_operands",
         "scheduled_optimizer",
         "source_text",
         "text_prefix",
@@ -285,57 +338,32 @@ class UnknownValue(TypedValue):
         self, key: int, source_text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
     ) -> None:
         self.loops = loops
-        self.is_divided = False
+        self.normalization = NO_NORMALIZATION
         self.microbatches = False
         self.dtype_info = NO_DTYPE_INFO
         self.key = key
         self.source_text = source_text
         self.iterable_kind = ""
-        self.is_from_outside = self.is_argument = is_from_outside
-        self.is_counter = False
-        self.first_value: int | None = None
-        self.is_iteration_count = False
-        self.is_loop_index = False
-        self.offset = 0
+        self.count = NO_COUNT
+        self.origin = ARGUMENT if is_from_outside else NO_ORIGIN
         self.owner_key = -1
-        self.may_be_one = False
-        self._offset_base: Value | None = None
-        self.remainder_operands: tuple[Value, Value] | None = None
         self.provenance = NO_PROVENANCE
-        self.is_call_result = False
-        self.is_comparison_result = False
-        self.is_loop_element = False
-        self.is_data_size = False
         self.is_loss_number = False
         self.is_new_float32 = False
-        self.is_zeros = False
-        self.is_from_gradient = False
         self.text_prefix = ""
-        self.is_only_summed = False
-        self.is_sample_mean = False
         self.gradient_reads: tuple[GradientAccess, ...] = ()
         self.item_origin: tuple[int, str | None] | None = None
-        self.divisors: frozenset[Divisor] = EMPTY
-        self.factors: frozenset[object] = EMPTY
         self.scheduled_optimizer = -1
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return self.key
 
-    @property
-    def offset_base(self) -> Value:
-        return self._offset_base or self
-
-    @offset_base.setter
-    def offset_base(self, value: Value) -> None:
-        self._offset_base = value
-
     def truth_condition(self) -> None:
         return None
 
     def first_iteration_value(self) -> object:
-        first = self.offset_base.first_value
-        return first + self.offset if self.is_counter and first is not None else None
+        first, count = self.offset_base.count.first_value, self.count
+        return first + count.offset if count.is_counter and first is not None else None
 
     @property
     def text(self) -> str:
@@ -403,10 +431,15 @@ def join_provenance(values: Iterable[Value]) -> Provenance:
     return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
 
 
+def iterable_kind_of(value: Value) -> str:
+    """Return the kind of a loop helper such as "range", "enumerate" or "zip", else ""."""
+    return value.iterable_kind if isinstance(value, UnknownValue) else ""
+
+
 def are_data_sizes(values: Iterable[Value]) -> bool:
     """Return True if all values except constants are amounts of data, with at least one such value."""
     measured = [value for value in values if value.value is NO_CONSTANT]
-    return bool(measured) and all(value.is_data_size for value in measured)
+    return bool(measured) and all(value.normalization.is_data_size for value in measured)
 
 
 def join_keys(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:

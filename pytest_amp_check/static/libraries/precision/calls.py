@@ -202,7 +202,7 @@ def _is_unknown_model(interp: Interpreter, func: ast.expr, callee: Value | None)
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
     """Return the dtype info of the output of a torch module."""
     state = autocast_state(interp)
-    if kind in WEIGHTED and not module.attributes.low and is_used_outside(given, state):
+    if kind in WEIGHTED and not module.attributes.dtypes.low and is_used_outside(given, state):
         emit_once(interp, e.DtypeClash, node, given, how="module", names={"call": SourceText(node.func)})
         return NO_DTYPE_INFO
     op = op_of_module(kind)

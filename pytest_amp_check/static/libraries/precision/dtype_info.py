@@ -44,7 +44,7 @@ def dtype_info_of(interp: Interpreter, node: ast.expr) -> DtypeInfo:
     value = interp.expression_values.get(node)
     if value is None:
         return NO_DTYPE_INFO
-    return NUMBER_INFO if value.is_loop_index else mark_left_region(interp, value.dtype_info)
+    return NUMBER_INFO if value.count.is_loop_index else mark_left_region(interp, value.dtype_info)
 
 
 def mark_left_region(interp: Interpreter, fact: DtypeInfo) -> DtypeInfo:

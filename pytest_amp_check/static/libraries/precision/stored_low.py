@@ -26,9 +26,9 @@ def find_output_info(interp: Interpreter, evaluate_callee: Callable[[], Value | 
         return None
     callee = evaluate_callee()
     module = _find_module(interp, callee)
-    if module is None or module.role != "module" or module.attributes.prepared:
+    if module is None or module.role != "module" or module.attributes.dtypes.prepared:
         return None
-    dtype = module.attributes.computes_in or module.attributes.low
+    dtype = module.attributes.dtypes.computes_in or module.attributes.dtypes.low
     if dtype not in HALF_DTYPES or (isinstance(callee, Instance) and _chooses_dtype(interp, callee)):
         return None
     return DtypeInfo(dtype, frozenset({GUESSED_LOW}))
