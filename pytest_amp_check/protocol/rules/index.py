@@ -207,7 +207,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("new@used", "new:per-step"),
+        ("new@used", "new:per-step", "new:per-epoch"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),
