@@ -413,7 +413,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast", "float16 MixedPrecision param_dtype"),
         ("Backward", "AutocastEnter", "ScalerNew"),
         (),
-        ("backward:no-scaler", "scaler:off-in-float16", "region:no-scaler"),
+        ("backward:no-scaler", "backward:no-scaler-option", "scaler:off-in-float16", "region:no-scaler"),
     ),
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),

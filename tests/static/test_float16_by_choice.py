@@ -1,0 +1,89 @@
+"""Trainings without a scaler whose region is float16 only by choice: AMP502 is possible."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+PROGRAM = """\
+import argparse
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def train_epoch(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with region:
+            loss = F.cross_entropy(model(x), y)
+        {backward}
+        {step}
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dtype", default="bfloat16")
+parser.add_argument("--device", default="cuda")
+parser.add_argument("--amp", action="store_true")
+args = parser.parse_args()
+model = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+{made}
+for epoch in range(3):
+    train_epoch(loader)
+"""
+TERNARY = "dtype = torch.bfloat16 if args.dtype == 'bfloat16' else torch.float16"
+BRANCH = "dtype = torch.float16\nif torch.cuda.is_bf16_supported():\n    dtype = torch.bfloat16"
+PLAIN = "region = torch.autocast('cuda', dtype=dtype)"
+OPTIONAL = "region = nullcontext() if args.device == 'cpu' else torch.autocast('cuda', dtype=dtype)"
+
+
+def labels(made: str, backward: str = "loss.backward()", step: str = "optimizer.step()") -> list[str]:
+    source = PROGRAM.format(made=made, backward=backward, step=step)
+    return [finding.label for finding in check_source(source, "train.py") if finding.code == "AMP502"]
+
+
+@pytest.mark.parametrize("dtype", [TERNARY, BRANCH])
+@pytest.mark.parametrize("region", [PLAIN, OPTIONAL])
+def test_a_chosen_dtype(dtype: str, region: str) -> None:
+    assert labels(f"{dtype}\n{region}") == ["backward:no-scaler-option"]
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        "torch.autocast('cuda', dtype=torch.float16, enabled=args.amp)",
+        "torch.autocast('cuda', enabled=args.amp)",
+        "torch.cuda.amp.autocast(args.amp)",
+        "torch.autocast('cuda', torch.float16) if args.amp else nullcontext()",
+    ],
+)
+def test_a_region_that_a_flag_enables(region: str) -> None:
+    assert labels(f"region = {region}") == ["backward:no-scaler-option"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "region = torch.autocast('cuda', dtype=torch.bfloat16, enabled=args.amp)",
+        "region = torch.autocast('cuda', dtype=torch.bfloat16) if args.amp else nullcontext()",
+        f"{TERNARY}\nregion = torch.autocast('cuda', dtype=dtype, enabled=dtype == torch.bfloat16)",
+        "dtype = torch.bfloat16 if args.amp else torch.float32\nregion = torch.autocast('cuda', dtype=dtype)",
+        "region = torch.autocast('cuda', dtype=getattr(torch, args.dtype))",
+        "region = make_region(args)",
+    ],
+)
+def test_float16_is_no_option(made: str) -> None:
+    assert labels(made) == []
+
+
+def test_a_scaler() -> None:
+    scaler = "scaler = torch.amp.GradScaler('cuda', enabled=dtype == torch.float16)"
+    steps = ("scaler.scale(loss).backward()", "scaler.step(optimizer); scaler.update()")
+    assert labels(f"{TERNARY}\n{PLAIN}\n{scaler}", *steps) == []
+    assert labels(f"{TERNARY}\n{PLAIN}", "accelerator.backward(loss)") == []
+
+
+def test_float16_without_a_choice_is_certain() -> None:
+    assert labels("region = torch.autocast('cuda', dtype=torch.float16)") == ["backward:no-scaler"]
