@@ -1,4 +1,4 @@
-"""Trainings without a scaler whose region is float16 only by choice: AMP502 is possible."""
+"""Regions that are float16 only by choice: trained without a scaler (AMP502), losses outside them (AMP104)."""
 
 from __future__ import annotations
 
@@ -87,3 +87,40 @@ def test_a_scaler() -> None:
 
 def test_float16_without_a_choice_is_certain() -> None:
     assert labels("region = torch.autocast('cuda', dtype=torch.float16)") == ["backward:no-scaler"]
+
+
+LOSS = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def train(args, model: nn.Module, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    {dtype}
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=dtype):
+            logits = model(x)
+            {inside}
+        {outside}
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "is_found"),
+    [
+        ("pass", "loss = F.cross_entropy(logits, y)", True),
+        ("logits = logits[:, :-1].contiguous()", "loss = F.cross_entropy(logits.view(-1, 9), y)", True),
+        ("loss = F.cross_entropy(logits, y)", "pass", False),
+        ("pass", "loss = F.cross_entropy(logits.float(), y)", False),
+        ("pass", "loss = F.mse_loss(logits, y)", False),
+    ],
+)
+def test_a_loss_outside_a_region_of_a_chosen_dtype(inside: str, outside: str, *, is_found: bool) -> None:
+    source = LOSS.format(dtype=TERNARY, inside=inside, outside=outside)
+    found = [finding for finding in check_source(source, "train.py") if finding.code == "AMP104"]
+    assert [(each.label, each.certain) for each in found] == [("loss@outside-choice", False)] * is_found

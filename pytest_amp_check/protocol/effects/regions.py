@@ -144,7 +144,6 @@ def apply_loss(checker: Checker, ctx: EventContext, event: e.Loss) -> PathState:
     if region is not None and inside and event.function == "binary_cross_entropy":
         label = "bce@region-cpu" if region.device in ("cpu", "mps") else "bce@region"
         checker.report_violation(label, index, region.entry_node, ctx.point)
-    low = event.low_precision
-    if low and not inside:
-        checker.report_violation("loss@outside-bf16" if low == "bfloat16" else "loss@outside", index, index, ctx.point)
+    if event.low_precision and not inside:
+        checker.report_violation(event.label_outside, index, index, ctx.point)
     return state

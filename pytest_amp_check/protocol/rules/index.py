@@ -34,7 +34,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("Loss",),
         (),
-        ("loss@outside", "loss@outside-bf16"),
+        ("loss@outside", "loss@outside-bf16", "loss@outside-choice"),
     ),
     (
         ("AMP105", "autocast-scope-lost", "autocast", "error", "static", True, "safe"),

@@ -26,7 +26,8 @@ def mark_region(interp: Interpreter, made: TensorValue) -> None:
         made.region_dtypes |= dtypes
     if scope == "in":
         # A float32 region suspends the casts of the outer region.
-        dtype = interp.state.open_regions[-1].dtype
+        region = interp.state.open_regions[-1]
+        dtype = FLOAT16_BY_CHOICE if region.may_choose_float16 else region.dtype
         made.low_dtype = "" if dtype in WIDE else dtype or "?"
 
 
