@@ -77,3 +77,22 @@ def test_other_objects_that_are_trained_say_nothing(states: str) -> None:
 @pytest.mark.parametrize("states", ["by key", "items"])
 def test_a_saved_scaler_is_enough(states: str) -> None:
     assert found("models", STATES[states], more="state['scaler'] = self.scaler.state_dict()") in ([], ["AMP402"])
+
+
+RECORDS = {
+    "dicts": "name: dict(values) for name, values in self.sums.items()",
+    "dicts or not": "n: dict(v) if isinstance(v, defaultdict) else v for n, v in self.sums.items()",
+    "lists": "name: list(values) for name, values in self.sums.items()",
+}
+
+
+@pytest.mark.parametrize("records", RECORDS)
+def test_records_of_the_training_hold_no_state(records: str) -> None:
+    more = f"state['sums'] = {{{RECORDS[records]}}}"
+    assert found("models", STATES["by key"], more=more) == ["AMP401"]
+
+
+@pytest.mark.parametrize("key", ["scaling", "amp", "loss_scaler"])
+def test_records_that_may_be_those_of_the_scaler(key: str) -> None:
+    more = f"state['{key}'] = {{{RECORDS['dicts']}}}"
+    assert found("models", STATES["by key"], more=more) == []

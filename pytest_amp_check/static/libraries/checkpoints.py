@@ -104,7 +104,10 @@ class CheckpointContents:
         """
         self.is_open = self.is_open or (value.is_open and (depth == 0 or key is None or names_scaling(key)))
         for name, item in value.items.items():
-            self.add_value(item, None if isinstance(name, tuple) else str(name), depth + 1)
+            is_state = any(option.kind == "state" for option in item.alternatives())
+            # The containers in a nested dict are as seldom states as its further items; a state may be any.
+            unknown = None if is_state or depth == 0 else key
+            self.add_value(item, unknown if isinstance(name, tuple) else str(name), depth + 1)
 
     def add_parts(self, value: SequenceValue | UnionValue, key: str | None, depth: int) -> None:
         """Add each item of a sequence, or each option of a union."""
