@@ -85,6 +85,14 @@ def test_a_scaler() -> None:
     assert labels(f"{TERNARY}\n{PLAIN}", "accelerator.backward(loss)") == []
 
 
+def test_a_test_of_both_dtypes() -> None:
+    source = PROGRAM.format(
+        made="region = torch.autocast('cuda', enabled=args.amp)", backward="loss.backward()", step="optimizer.step()"
+    )
+    assert "AMP502" in [finding.code for finding in check_source(source, "train.py")]
+    assert "AMP502" not in [finding.code for finding in check_source(source, "tests/train_test.py")]
+
+
 def test_float16_without_a_choice_is_certain() -> None:
     assert labels("region = torch.autocast('cuda', dtype=torch.float16)") == ["backward:no-scaler"]
 
