@@ -131,10 +131,16 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     return made
 
 
+#: Operators whose result grows with a counter.
+_GROWING = frozenset(("+", "-", "*", "/", "//"))
+
+
 def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
     """Mark the sum of a counter and a constant as a counter with an offset."""
     counted, other = (left, right) if left.is_counter else (right, left)
     made.is_counter = made.is_counter or counted.is_counter
+    # A fraction of the epochs, such as ``epoch + i / n``, grows with the index and is never reset: it counts no window.
+    made.is_loop_index = counted.is_loop_index and op in _GROWING and not other.is_counter
     if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
         made.offset_base = counted.offset_base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
