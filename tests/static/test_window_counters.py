@@ -551,6 +551,23 @@ for _name, _due in (
         """,
     )
 
+case(
+    "a warm-up that ends by a fraction of the epochs, of which a loop counts",
+    """
+    def train(model, optimizer, scaler, loader, epochs):
+        for epoch in range(epochs):
+            for i, (x, y) in enumerate(loader):
+                exact = epoch + float(i) / len(loader)
+                optimizer.zero_grad()
+                FORWARD
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                if exact >= 1:
+                    scaler.step(optimizer)
+                scaler.update()
+    """,
+)
+
 # A count that the step resets ends a window.
 case(
     "a count of samples that the step resets",

@@ -140,7 +140,8 @@ def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -
     counted, other = (left, right) if left.is_counter else (right, left)
     made.is_counter = made.is_counter or counted.is_counter
     # A fraction of the epochs, such as ``epoch + i / n``, grows with the index and is never reset: it counts no window.
-    made.is_loop_index = counted.is_loop_index and op in _GROWING and not other.is_counter
+    grows = counted.is_loop_index and (other.is_loop_index or not other.is_counter)
+    made.is_loop_index = grows and op in _GROWING
     if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
         made.offset_base = counted.offset_base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
