@@ -113,8 +113,10 @@ class Checker:
         self.varying_predicates = 0
         #: True if gradients of unknown optimizers are cleared.
         self.clears_unknown_grads = False
-        #: Optimizers (by number) that a backward without known target reaches: no path steps another optimizer.
+        #: Optimizers (by number) that every backward without known target reaches: no path steps another optimizer.
         self.sole_optimizers: frozenset[int] = frozenset()
+        #: Optimizers (by number) that such a backward reaches because no other backward can: by the id of the backward.
+        self.reached_optimizers: dict[int, frozenset[int]] = {}
         #: Scaler -> optimizers (by number) that the scaler unscales or steps at any location.
         self.served_optimizers: dict[int | None, set[int]] = {}
         #: Optimizers with a known step.

@@ -23,7 +23,7 @@ from .graph_findings import (
     find_clips_without_scaler,
     find_off_by_one,
     find_running_divisors,
-    find_scalers_made_per_step,
+    find_scalers_made_per_call,
     find_trailing_windows,
 )
 from .guards import decided_guards
@@ -39,7 +39,8 @@ Found = tuple[Finding, tuple[str, int]]
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
     """Return all findings of a program, sorted. With ``select``, return only findings of these rules."""
     kept: dict[tuple[str, str, int, int], Finding] = {}
-    found = [*_check_graphs(program)]
+    # A caller that shows the loop explains a finding better than the assumption that some code has such a loop.
+    found = sorted(_check_graphs(program), key=lambda each: LABELS[each[0].label][1].precedence.needs_repeated_call)
     # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
     program.attributes.remade = {names.get("scaler", "the scaler") for names in remade}
@@ -130,7 +131,7 @@ class _GraphChecker(GraphExplorer):
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
         yield from find_running_divisors(self)
-        yield from find_scalers_made_per_step(self)
+        yield from find_scalers_made_per_call(self)
         yield from find_clips_without_scaler(self)
         for test in find_trailing_windows(self):
             if test.site is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from . import events as e
@@ -40,8 +41,12 @@ def find_running_divisors(summary: GraphSummary) -> Iterator[Finding]:
             yield make_finding("window:running-divisor", site, [event], values, (), certain=False)
 
 
-def find_scalers_made_per_step(summary: GraphSummary) -> Iterator[Finding]:
-    """Yield findings about scalers that a function constructs for its own single step."""
+#: Name of a function that trains one epoch. A function for several epochs begins a training, which needs a scaler.
+_ONE_EPOCH = re.compile("[Ee]poch(?!s)")
+
+
+def find_scalers_made_per_call(summary: GraphSummary) -> Iterator[Finding]:
+    """Yield findings about scalers that a function constructs for its own single step, or for its own epoch."""
     events = [node.event for node in summary.graph.nodes if node.event is not None]
     for event in events if summary.graph.entry_point[1] > 0 else ():
         if (
@@ -55,10 +60,13 @@ def find_scalers_made_per_step(summary: GraphSummary) -> Iterator[Finding]:
         is_kept = any(isinstance(other, (e.ScalerLoad, e.ScalerState)) for other in uses)
         # Positive keys are loops, negative keys are calls of the function.
         in_loops = any(key > 0 for step in steps for key in step.loops or ())
-        if steps and not (is_kept or in_loops or event.subject in summary.escaped_objects or event.site.is_in_test()):
+        if steps and not (is_kept or event.subject in summary.escaped_objects or event.site.is_in_test()):
+            function = event.site.function.rpartition(".")[2]
+            label = "new:per-step" if not in_loops else "new:per-epoch" if _ONE_EPOCH.search(function) else ""
             name = summary.program.name_of(event.subject if event.subject is not None else "")
-            values = {"function": event.site.function.rpartition(".")[2], **({"scaler": name} if name else {})}
-            yield make_finding("new:per-step", event.site, [event], values, (), certain=False)
+            values = {"function": function, **({"scaler": name} if name else {})}
+            if label:
+                yield make_finding(label, event.site, [event], values, (), certain=False)
 
 
 def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:

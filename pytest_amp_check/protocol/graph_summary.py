@@ -89,6 +89,7 @@ class GraphSummary(Checker):
                 for matter in event.about:
                     self.escape_effects[matter].update(objects)
         self.sole_optimizers = self._find_sole_optimizers(events)
+        self.reached_optimizers = {} if self.sole_optimizers else self._find_reached_optimizers(events)
         for event in events:
             if isinstance(event, e.Restore):
                 for key in self.owner_keys(event):
@@ -128,6 +129,40 @@ class GraphSummary(Checker):
                 if other > one and not all(_are_exclusive(here, there) for here in mine for there in theirs):
                     return frozenset()
         return frozenset(steps)
+
+    def _find_reached_optimizers(self, events: list[Event]) -> dict[int, frozenset[int]]:
+        """Return the optimizers that a backward without known target reaches, because no other backward can.
+
+        These optimizers step in the loops of the backward, all under the same conditions and by the same scaler. Each
+        other backward is in other loops, or a branch that excludes this backward, such as the one without a scaler.
+        """
+        backwards = [event for event in events if isinstance(event, e.Backward)]
+        steps: dict[int, list[Event]] = {}
+        for event in events:
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
+                steps.setdefault(self.optimizer_index[event.object], []).append(event)
+        found: dict[int, frozenset[int]] = {}
+        for event in backwards if len(steps) > 1 else ():
+            rivals = [each for each in backwards if each is not event and self._may_both_run(each, event)]
+            inside = [i for i, each in steps.items() if any(_share_loop(step, event) for step in each)]
+            ways = {frozenset(map(self._describe_step, steps[i])) for i in inside}
+            escaped = any(self.optimizer_keys[i] in self.escaped_objects for i in inside)
+            if len(ways) == 1 and not escaped and event.feeds is None and not rivals:
+                found[id(event)] = frozenset(inside)
+        return found
+
+    def _describe_step(self, event: Event) -> tuple[object, ...]:
+        """Return what two optimizers of one loss share: the scaler, and the changing predicates around the step."""
+        varying = frozenset((key, truth) for key, truth in event.guards if self.varying_predicates >> key & 1)
+        return type(event), event.subject if isinstance(event, e.ScalerStep) else None, varying
+
+    def _may_both_run(self, one: e.Backward, other: e.Backward) -> bool:
+        """Return True if two backwards may run in the same iteration of a loop."""
+        one_guards, other_guards = (
+            {(key, truth) for key, truth in each.guards if not self.varying_predicates >> key & 1}
+            for each in (one, other)
+        )
+        return _share_loop(one, other) and not _are_exclusive(one_guards, other_guards)
 
     def _find_varying_predicates(self) -> int:
         """Return the predicates (as a bit set) that may have another truth when evaluated again."""
@@ -212,6 +247,12 @@ def _is_scaled_unevenly(event: Event) -> bool:
     return isinstance(event, e.ScaledLoss) and (
         event.twice or (isinstance(event, e.Backward) and event.scaling.is_uneven)
     )
+
+
+def _share_loop(one: Event, other: Event) -> bool:
+    """Return True if two events are in a common loop, or one of them is in no loop. Negative keys are calls."""
+    loops, others = ({key for key in each.loops or () if key > 0} for each in (one, other))
+    return not loops or not others or not loops.isdisjoint(others)
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:

@@ -251,6 +251,10 @@ FLOAT16_ZERO = 2.0**-25
 
 #: Dtype of a bfloat16 region that a flag may disable. A loss scale has no effect in either case.
 BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
+#: Dtypes of a float16 region that a flag may disable, and of a region whose dtype is float16 by choice.
+FLOAT16_OR_FLOAT32, FLOAT16_BY_CHOICE = "float16 or float32", "float16 by choice"
+#: Region dtypes that may be float16.
+MAY_BE_FLOAT16 = frozenset({"float16", FLOAT16_OR_FLOAT32, FLOAT16_BY_CHOICE})
 #: Region dtypes without low precision. CUDA, for example, then casts to float32 instead.
 WIDE = frozenset({"float32", "float64"})
 #: Functions that test numbers for NaN and infinity.

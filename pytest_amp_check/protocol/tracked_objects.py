@@ -172,6 +172,8 @@ class RegionAttributes:
     """Attributes of an autocast context."""
 
     dtype: str = "?"
+    #: The code chooses the dtype, and float16 is one of the options.
+    may_choose_float16: bool = False
     #: The region caches casts of weights.
     cache: bool = True
     #: A variable holds the context, so it may be entered again.

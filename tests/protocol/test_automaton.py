@@ -53,6 +53,7 @@ OF_OTHERS = {
     "bce@region-cpu",
     "loss@outside",
     "loss@outside-bf16",
+    "loss@outside-choice",
     "new@used",
     "end@stepped",
     "state@stepped",

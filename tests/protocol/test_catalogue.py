@@ -37,6 +37,7 @@ OF_PATHS = {
     "window:left-over": {"left"},
     "backward@unscaled": {"skip"},
     "new:per-step": {"function"},
+    "new:per-epoch": {"function"},
     "new@used": {"loop"},
 }
 # Rules without a check in the protocol: the engine reports them for source files, with the reason.

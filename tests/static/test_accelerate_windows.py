@@ -101,3 +101,30 @@ def test_windows_that_a_caller_begins_around_a_step_of_another_file(tmp_path: Pa
     (tmp_path / "training.py").write_text(f"from steps import step\n{training}")
     (tmp_path / "main.py").write_text(CALLER)
     assert [f.label for f in check_paths([str(tmp_path)]).findings if f.code == "AMP304"] == []
+
+
+@pytest.mark.parametrize("arguments", ["", "gradient_accumulation_steps=1", "gradient_accumulation_steps=k"])
+@pytest.mark.parametrize(
+    "steps", ["opt.step(); opt.zero_grad()", "opt.step(); other.step(); opt.zero_grad(); other.zero_grad()"]
+)
+def test_the_window_of_accumulate_fits_the_divisor(arguments: str, steps: str) -> None:
+    source = f"""\
+import torch
+from accelerate import Accelerator
+
+def train(model, loader, a, b, k):
+    accelerator = Accelerator({arguments})
+    opt, other = torch.optim.AdamW(a), torch.optim.AdamW(b)
+    model, opt, other, loader = accelerator.prepare(model, opt, other, loader)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss.mean()
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                {steps}
+"""
+    assert "AMP301" not in [f.code for f in check_source(source)]
+    by_hand = source.replace("accelerator.sync_gradients", "batch.number % k == k - 1").replace(
+        "with accelerator.accumulate(model):", "if True:"
+    )
+    assert ("AMP301" in [f.code for f in check_source(by_hand)]) is (arguments != "gradient_accumulation_steps=k")

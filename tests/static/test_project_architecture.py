@@ -282,6 +282,13 @@ for _graph, _place, _dtype, _term, _mark in (
     ("create_graph=True", "in", ", dtype=torch.float16", "(grads.square().sum(1).sqrt() - 1).square()", "  # AMP103"),
     ("create_graph=True", "in", ", dtype=torch.bfloat16", _PENALTY, ""),
     ("create_graph=True", "in", "", "(grads + real).square()", ""),
+    ("create_graph=True", "in", "", "grads.pow(2).sum(1)", "  # AMP103"),
+    ("create_graph=True", "in", "", "(grads.view(len(grads), -1) ** 2)", "  # AMP103"),
+    ("create_graph=True", "in", "", "grads.flatten(1).square().sum(1)", "  # AMP103"),
+    ("create_graph=True", "in", "", "(grads - real).pow(2).sum(1)", ""),
+    ("create_graph=True", "in", "", "real.pow(2) * grads", ""),
+    ("retain_graph=True", "in", "", "grads.pow(2).sum(1)", ""),
+    ("create_graph=True", "out", "", "grads.pow(2).sum(1)", ""),
     ("retain_graph=True", "in", "", _PENALTY, ""),
     ("create_graph=True", "out", "", _PENALTY, ""),
 ):

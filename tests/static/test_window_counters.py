@@ -528,6 +528,64 @@ case(
 )
 
 
+# A warm-up without steps, which a fraction of the epochs ends, is no window: nothing resets the fraction.
+for _name, _due in (
+    ("a fraction of the epochs", "exact >= 1"),
+    ("a fraction or a count", "i >= warm or exact >= 1"),
+    ("a difference", "exact - 1 >= 0"),
+    ("a count of samples", "i * size >= warm"),
+):
+    case(
+        f"a warm-up that ends by {_name}",
+        f"""
+        def train(model, optimizer, scaler, loader, epoch, size, warm):
+            for i, (x, y) in enumerate(loader):
+                exact = epoch + float(i) / size
+                optimizer.zero_grad()
+                FORWARD
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                if {_due}:
+                    scaler.step(optimizer)
+                scaler.update()
+        """,
+    )
+
+case(
+    "a warm-up that ends by a fraction of the epochs, of which a loop counts",
+    """
+    def train(model, optimizer, scaler, loader, epochs):
+        for epoch in range(epochs):
+            for i, (x, y) in enumerate(loader):
+                exact = epoch + float(i) / len(loader)
+                optimizer.zero_grad()
+                FORWARD
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                if exact >= 1:
+                    scaler.step(optimizer)
+                scaler.update()
+    """,
+)
+
+# A count that the step resets ends a window.
+case(
+    "a count of samples that the step resets",
+    """
+    def train(model, optimizer, scaler, loader, size, due):
+        seen = 0
+        for x, y in loader:
+            FORWARD
+            scaler.scale(loss / due).backward()
+            scaler.unscale_(optimizer)  # AMP303
+            seen += len(x)
+            if seen * 2 >= due:
+                UPDATE
+                seen = 0
+    """,
+)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_windows(name: str) -> None:
     source = CASES[name]

@@ -35,7 +35,8 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
         apply_transition(checker, ctx, i, a.HOLD)
     open_windows = checker.open_windows(ctx.state)
     feeds = event.feeds
-    sole = checker.sole_optimizers if feeds is None else frozenset()
+    reached = checker.sole_optimizers or checker.reached_optimizers.get(id(event), frozenset())
+    sole = reached if feeds is None else frozenset()
     certain = len(ctx.optimizer_states) == 1 or feeds is not None or bool(sole)
     averaged = certain and _averages_grads(event, ctx.state)
     served = checker.served_optimizers.get(ctx.subject_key, ())

@@ -146,7 +146,6 @@ def apply_loss(checker: Checker, ctx: EventContext, event: e.Loss) -> PathState:
         is_allowed = find_policy(region.device, event.function) in ("", "fp32")
         label = "bce@region-cpu" if is_allowed else "bce@region"
         checker.report_violation(label, index, region.entry_node, ctx.point)
-    low = event.low_precision
-    if low and not inside:
-        checker.report_violation("loss@outside-bf16" if low == "bfloat16" else "loss@outside", index, index, ctx.point)
+    if event.low_precision and not inside:
+        checker.report_violation(event.label_outside, index, index, ctx.point)
     return state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..fast_namedtuple import NamedTuple
 from ..sites import Site, TraceFacts
+from ..torch_api import FLOAT16_BY_CHOICE
 from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, KindTraits, OwnedEvent, ScaledLoss
 from .regions import AutocastEnter, AutocastNew
 
@@ -212,6 +213,12 @@ class Loss(Event):
     #: The forward of a module computes the loss, in a region for ``device`` ("" without one).
     in_forward: bool = False
     device: str = ""
+
+    @property
+    def label_outside(self) -> str:
+        """Label of the violation if the loss runs outside autocast on an input in low precision."""
+        choices = {"bfloat16": "loss@outside-bf16", FLOAT16_BY_CHOICE: "loss@outside-choice"}
+        return choices.get(self.low_precision, "loss@outside")
 
 
 class Penalty(Event):

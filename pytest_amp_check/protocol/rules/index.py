@@ -34,7 +34,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("Loss",),
         (),
-        ("loss@outside", "loss@outside-bf16"),
+        ("loss@outside", "loss@outside-bf16", "loss@outside-choice"),
     ),
     (
         ("AMP105", "autocast-scope-lost", "autocast", "error", "static", True, "safe"),
@@ -207,7 +207,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("new@used", "new:per-step"),
+        ("new@used", "new:per-step", "new:per-epoch"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),
@@ -413,7 +413,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast", "float16 MixedPrecision param_dtype"),
         ("Backward", "AutocastEnter", "ScalerNew"),
         (),
-        ("backward:no-scaler", "scaler:off-in-float16", "region:no-scaler"),
+        ("backward:no-scaler", "backward:no-scaler-option", "scaler:off-in-float16", "region:no-scaler"),
     ),
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),

@@ -260,7 +260,7 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
     end_nodes: list[int | None] = []
     start = interp.state.current_node
     enabled: Formula = False
-    device, dtype = "", ""
+    device, dtype, may_choose_float16 = "", "", False
     for formula, value in context.options:
         interp.state.current_node = start
         yes, no = split_on(interp, formula)
@@ -272,13 +272,14 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
             device = device or str(value.tracked_object.attributes.device)
             known = str(value.tracked_object.attributes.dtype)
             dtype = known if dtype in ("", known) else "?"
+            may_choose_float16 = may_choose_float16 or value.tracked_object.attributes.may_choose_float16
         else:
             interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
         interp.state.path_condition.pop()
         end_nodes.append(interp.state.current_node)
         start = no
     interp.state.current_node = interp.builder.join_nodes(end_nodes)
-    _push_region(interp, OpenRegion(enabled, device, dtype), node)
+    _push_region(interp, OpenRegion(enabled, device, dtype, may_choose_float16=may_choose_float16), node)
 
 
 def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, remember: bool = True) -> None:
@@ -308,7 +309,8 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
     interp.state.current_node = interp.builder.join_nodes(end_nodes)
     interp.state.regions_entered += 1
     if remember:
-        _push_region(interp, OpenRegion(context.enabled, device, dtype, cache=cache), node)
+        region = OpenRegion(context.enabled, device, dtype, cache=cache, may_choose_float16=facts.may_choose_float16)
+        _push_region(interp, region, node)
 
 
 def _is_without_gradients(interp: Interpreter) -> bool:

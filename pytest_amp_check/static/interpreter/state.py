@@ -74,10 +74,13 @@ class Savepoint(NamedTuple):
 class OpenRegion:
     """Autocast region that is open at the current node."""
 
-    __slots__ = ("cache", "device", "dtype", "enabled", "loop_keys", "site", "source_text")
+    __slots__ = ("cache", "device", "dtype", "enabled", "loop_keys", "may_choose_float16", "site", "source_text")
 
-    def __init__(self, enabled: Formula, device: str, dtype: str, *, cache: bool = True) -> None:
+    def __init__(
+        self, enabled: Formula, device: str, dtype: str, *, cache: bool = True, may_choose_float16: bool = False
+    ) -> None:
         self.cache = cache
+        self.may_choose_float16 = may_choose_float16
         self.enabled = enabled
         self.device = device
         self.dtype = dtype

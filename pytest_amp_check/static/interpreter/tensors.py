@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...protocol.torch_api import BFLOAT16_OR_FLOAT32, DTYPES, WIDE
+from ...protocol.torch_api import BFLOAT16_OR_FLOAT32, DTYPES, FLOAT16_BY_CHOICE, FLOAT16_OR_FLOAT32, WIDE
 from .dtypes import is_low, is_wide
 from .interpreter import Interpreter
 from .state import OpenRegion
@@ -36,7 +36,8 @@ def mark_region(interp: Interpreter, made: TensorValue) -> None:
         made.region_dtypes |= dtypes
     if scope == "in":
         # A float32 region suspends the casts of the outer region.
-        dtype = interp.state.open_regions[-1].dtype
+        region = interp.state.open_regions[-1]
+        dtype = FLOAT16_BY_CHOICE if region.may_choose_float16 else region.dtype
         made.low_dtype = "" if dtype in WIDE else dtype or "?"
 
 
@@ -49,10 +50,12 @@ def _current_region(interp: Interpreter) -> tuple[str, frozenset[str]]:
 
 
 def _dtype_in(region: OpenRegion) -> str:
-    """Return the result dtype in a region, "?" if the region may be disabled; bfloat16 and float32 count as one."""
-    if region.enabled is True or region.dtype == "bfloat16":
-        return (region.dtype or "?") if region.enabled is True else BFLOAT16_OR_FLOAT32
-    return "?"
+    """Return the result dtype in a region, "?" if unknown. A region that may be disabled has a dtype of its own."""
+    if region.may_choose_float16:
+        return FLOAT16_BY_CHOICE
+    if region.enabled is True:
+        return region.dtype or "?"
+    return {"bfloat16": BFLOAT16_OR_FLOAT32, "float16": FLOAT16_OR_FLOAT32}.get(region.dtype, "?")
 
 
 def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
@@ -39,6 +39,8 @@ STATE_FUNCTIONS = {
 STATES_FUNCTION = "torch.distributed.checkpoint.state_dict.get_state_dict"
 #: Functions that return the fields of an object as a dict.
 FIELD_FUNCTIONS = frozenset({"dataclasses.asdict", "attr.asdict", "attrs.asdict", "builtins.vars"})
+#: Methods of modules that optimizers and scalers lack.
+_MODULE_METHODS = frozenset({"train", "eval", "parameters", "named_parameters"})
 #: Prefix of the torch functions that write a checkpoint, beside ``torch.save``.
 WRITERS = "torch.distributed.checkpoint."
 
@@ -102,7 +104,10 @@ class CheckpointContents:
         """
         self.is_open = self.is_open or (value.is_open and (depth == 0 or key is None or names_scaling(key)))
         for name, item in value.items.items():
-            self.add_value(item, None if isinstance(name, tuple) else str(name), depth + 1)
+            is_state = any(option.kind == "state" for option in item.alternatives())
+            # The containers in a nested dict are as seldom states as its further items; a state may be any.
+            unknown = None if is_state or depth == 0 else key
+            self.add_value(item, unknown if isinstance(name, tuple) else str(name), depth + 1)
 
     def add_parts(self, value: SequenceValue | UnionValue, key: str | None, depth: int) -> None:
         """Add each item of a sequence, or each option of a union."""
@@ -122,10 +127,13 @@ class CheckpointContents:
         used = self._tracked_objects.get(("used", owner.key)) if isinstance(owner, UnknownValue) else None
         owner = ObjectRef(used) if used is not None else owner
         if isinstance(owner, UnknownValue):
-            name = _find_optimizer_collection(self._interp, state.node)
+            collection = _find_collection(self._interp, state.node)
+            name = "" if collection is None else _text_of_optimizers(collection)
             if name:
                 self.optimizer_names.append(name)
                 self.first_state = self.first_state or state
+            elif _holds_modules(self._interp, collection):
+                self.has_other_state = self.has_module_state = True
             else:
                 self._add_unknown_state(owner, key)
         elif isinstance(owner, ObjectRef) and owner.role in ("scaler", "optimizer"):
@@ -172,27 +180,63 @@ class CheckpointContents:
                 self.add_value(item, name, depth + 1)
 
 
-def _find_optimizer_collection(interp: Interpreter, node: ast.AST) -> str:
-    """Return the text of the collection of optimizers that has the owner of a state as an item, or "".
+def _find_collection(interp: Interpreter, node: ast.AST) -> ast.expr | None:
+    """Return the collection that has the owner of a state as an item, or None.
 
     The owner is an item by its index, or the target of a loop or a comprehension over the collection.
     """
     owner = receiver_of(node) if last_name(callee_of(node)) == "state_dict" else None
     if isinstance(owner, ast.Subscript):
-        return _text_of_optimizers(owner.value)
+        return owner.value
     if not isinstance(owner, ast.Name):
-        return ""
+        return None
+    for loop, generator in _iterate_generators(interp):
+        targets = (each.id for each in walk(generator.target) if isinstance(each, ast.Name))
+        if owner.id in targets and any(each is node for each in walk(loop)):
+            return generator.iter
+    return None
+
+
+def _iterate_generators(interp: Interpreter) -> Iterator[tuple[ast.AST, ast.comprehension | ast.For]]:
+    """Yield the loops and comprehensions of the current file, each with its target and iterable."""
     for loop in walk(interp.state.frame.module.tree):
-        generators: list[ast.comprehension | ast.For] = []
         if isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            generators += loop.generators
+            for generator in loop.generators:
+                yield loop, generator
         elif isinstance(loop, ast.For):
-            generators.append(loop)
-        for generator in generators:
-            targets = (each.id for each in walk(generator.target) if isinstance(each, ast.Name))
-            if owner.id in targets and any(each is node for each in walk(loop)):
-                return _text_of_optimizers(generator.iter)
-    return ""
+            yield loop, loop
+
+
+def _holds_modules(interp: Interpreter, collection: ast.expr | None) -> bool:
+    """Return True for a collection of models by its name, or whose items are used as such: ``nets[name].train()``."""
+    path = None if collection is None else _path_of_items(collection)
+    if path is None or "model" in path.rpartition(".")[2].lower():
+        return path is not None
+    names = {
+        each.id
+        for _, generator in _iterate_generators(interp)
+        if _path_of_items(generator.iter) == path
+        for each in walk(generator.target)
+        if isinstance(each, ast.Name)
+    }
+    owners = (
+        node.value
+        for node in walk(interp.state.frame.module.tree)
+        if isinstance(node, ast.Attribute) and node.attr in _MODULE_METHODS
+    )
+    return any(
+        (isinstance(owner, ast.Subscript) and find_access_path(owner.value) == path)
+        or (isinstance(owner, ast.Name) and owner.id in names)
+        for owner in owners
+    )
+
+
+def _path_of_items(iterable: ast.expr) -> str | None:
+    """Return the access path of a collection, also of a view of its items, or None."""
+    if isinstance(iterable, ast.Call) and last_name(iterable.func) in ("items", "values"):
+        owner = receiver_of(iterable)
+        return None if owner is None else find_access_path(owner)
+    return find_access_path(iterable)
 
 
 def _text_of_optimizers(node: ast.expr) -> str:

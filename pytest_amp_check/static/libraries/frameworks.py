@@ -383,9 +383,9 @@ def _run_backward_of(
     if divides and engine.accumulation_steps is not None:
         _note_uncounted(interp, engine, node)
         report_framework_division(interp, loss, engine.accumulation_steps, FRAMEWORKS[engine.framework].title, node)
-        loss.normalization = loss.normalization._replace(
-            is_divided=loss.normalization.is_divided or literal_value(engine.accumulation_steps) != 1
-        )
+        # The window of `accumulate` fits the divisor, also without the argument: the environment may set both.
+        is_fitting = engine.tracked_object.attributes.accumulates or literal_value(engine.accumulation_steps) != 1
+        loss.set_divided(is_divided=loss.normalization.is_divided or is_fitting)
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
     own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None

@@ -67,7 +67,7 @@ SCALES = {
     **dict.fromkeys(("mul", "multiply", "__mul__"), "*"),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), "/"),
 }
-_LOW = ("float16", "bfloat16")
+_LOW = ("float16", "bfloat16", torch_api.FLOAT16_BY_CHOICE)
 #: Attributes that a method result sets in addition to the attributes of any computed tensor.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
     **dict.fromkeys(SPLITTING_CALLS, (("microbatches", True),)),

@@ -62,6 +62,7 @@ def make_autocast(
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
     region = tracked_object.attributes
     region.device, region.dtype = device, dtype
+    region.may_choose_float16 = _may_choose_float16(bound.get("dtype"), node)
     region.cache = _caches_weights(interp, entry, bound.get("cache_enabled"))
     return ObjectRef(tracked_object, enabled)
 
@@ -97,6 +98,12 @@ def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> st
         dtypes = list(given.possible_dtypes) if isinstance(given, ExternalName) else []
         return dtypes[0] if len(dtypes) == 1 else "?"
     return "?" if open_ended else torch_api.DEFAULT_AUTOCAST_DTYPE.get(device, "?")
+
+
+def _may_choose_float16(given: Value | None, node: ast.AST) -> bool:
+    """Return True if the code chooses between float16 and another dtype. A comparison may enable only the other."""
+    dtypes = given.possible_dtypes if isinstance(given, ExternalName) else {}
+    return len(dtypes) > 1 and "float16" in dtypes and not isinstance(keywords_of(node).get("enabled"), ast.Compare)
 
 
 def _caches_weights(interp: Interpreter, entry: torch_api.ApiEntry, cache: Value | None) -> bool:

@@ -382,7 +382,8 @@ def _call_autograd_grad(
     if made.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
-    differentiable = literal_value(bound.get("create_graph")) is True and _computes_norms(interp)
+    is_penalty = _computes_norms(interp) or _squares_result(interp, node)
+    differentiable = literal_value(bound.get("create_graph")) is True and is_penalty
     interp.emit(e.AutogradGrad, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
 
@@ -392,6 +393,42 @@ def _computes_norms(interp: Interpreter) -> bool:
     frame = interp.state.frame
     names = {tail_name(node) for node in walk(frame.function.node if frame.function is not None else frame.module.tree)}
     return not _NORMS.isdisjoint(names)
+
+
+def _squares_result(interp: Interpreter, node: ast.AST) -> bool:
+    """Return True if the running function squares the result of a call, as a penalty on squared gradients does."""
+    frame = interp.state.frame
+    nodes = walk(frame.function.node if frame.function is not None else frame.module.tree)
+    names = {
+        target.id
+        for each in nodes
+        if isinstance(each, ast.Assign) and any(inner is node for inner in walk(each.value))
+        for goal in each.targets
+        for target in walk(goal)
+        if isinstance(target, ast.Name)
+    }
+    squared: list[ast.expr] = []
+    for each in nodes if names else ():
+        match each:
+            case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=2)):
+                squared.append(base)
+            case ast.Call(func=ast.Attribute(value=base, attr="pow"), args=[ast.Constant(value=2)]):
+                squared.append(base)
+            case ast.Call(func=ast.Attribute(value=base, attr="square"), args=[]):
+                squared.append(base)
+    return any(_root_name(base) in names for base in squared)
+
+
+def _root_name(node: ast.expr) -> str:
+    """Return the variable of which an expression is an item or a view, or "". A difference from a target is neither."""
+    while True:
+        match node:
+            case ast.Name(id=name):
+                return name
+            case ast.Subscript(value=value) | ast.Call(func=ast.Attribute(value=value)):
+                node = value
+            case _:
+                return ""
 
 
 def _call_cache_clear(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Forward, Loss
-from ...rule import BOTH, INFO, WARNING, Cause, Labels, Rule, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_loss_in_forward(event: Loss, program: Program) -> Labels:
     if event.in_forward and event.low_precision:
-        yield "loss@outside-bf16" if event.low_precision == "bfloat16" else "loss@outside", {}
+        yield event.label_outside, {}
 
 
 RULE = Rule(
@@ -33,6 +33,13 @@ RULE = Rule(
             INFO,
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
+        ),
+        "loss@outside-choice": ViolationKind(
+            "`{call}` computes the loss outside autocast, in the chosen dtype of the region, and float16 overflows "
+            "there: move the call into the region of the forward, or pass the output as `.float()`",
+            trace_kinds=(Forward,),
+            cause=Cause(only_reads=True),
+            certainty=Certainty(is_possible=True),
         ),
     },
     rationale="""\

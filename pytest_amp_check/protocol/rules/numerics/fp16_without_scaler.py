@@ -5,11 +5,16 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, Event, ScalerNew
 from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
+from ...torch_api import MAY_BE_FLOAT16
 
 
 def _check_backward(event: Event, program: Program) -> Labels:
-    if isinstance(event, Backward) and not event.scaling.is_scaled and event.alone and event.dtypes == {"float16"}:
-        yield "backward:no-scaler", {}
+    if isinstance(event, Backward) and not event.scaling.is_scaled and event.alone and event.dtypes:
+        if event.dtypes == {"float16"}:
+            yield "backward:no-scaler", {}
+        # A test chooses its own values: a few steps on a tiny model.
+        elif MAY_BE_FLOAT16.issuperset(event.dtypes) and not event.site.is_in_test():
+            yield "backward:no-scaler-option", {}
 
 
 def _check_disabled(event: Event, program: Program) -> Labels:
@@ -34,6 +39,11 @@ RULE = Rule(
         "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
             " with `torch.amp.GradScaler`, or use bfloat16"
+        ),
+        "backward:no-scaler-option": ViolationKind(
+            "`{call}` has no GradScaler, although the region before may be in float16, where small gradients become "
+            "zero: scale the loss with `torch.amp.GradScaler`, enabled for float16, or offer only bfloat16",
+            certainty=Certainty(is_possible=True),
         ),
         "scaler:off-in-float16": ViolationKind(
             "`{call}` is disabled, but the training computes gradients in float16, where small ones become zero: "

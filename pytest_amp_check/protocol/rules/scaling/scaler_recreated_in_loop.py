@@ -27,6 +27,12 @@ RULE = Rule(
             certainty=Certainty(is_possible=True),
             precedence=Precedence(needs_repeated_call=True),
         ),
+        "new:per-epoch": ViolationKind(
+            "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale that it has "
+            "found is lost: construct it once, before the loop over epochs",
+            certainty=Certainty(is_possible=True),
+            precedence=Precedence(needs_repeated_call=True),
+        ),
     },
     rationale="""\
 The scale is learned: it starts at 65536, halves on every overflow and grows after 2000 clean steps. A new scaler starts

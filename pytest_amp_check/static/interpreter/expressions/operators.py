@@ -140,12 +140,18 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     return made
 
 
+#: Operators whose result grows with a counter.
+_GROWING = frozenset(("+", "-", "*", "/", "//"))
+
+
 def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
     """Mark the sum of a counter and a constant as a counter with an offset."""
     counted, other = (left, right) if left.count.is_counter else (right, left)
     if not counted.count.is_counter:
         return
-    made.count = made.count._replace(is_counter=True)
+    # A fraction of the epochs, such as ``epoch + i / n``, grows with the index and is never reset: it counts no window.
+    grows = counted.count.is_loop_index and (other.count.is_loop_index or not other.count.is_counter)
+    made.count = made.count._replace(is_counter=True, is_loop_index=grows and op in _GROWING)
     if op in ("+", "-") and isinstance(other.value, int):
         made.count = made.count._replace(
             base=counted.offset_base,
