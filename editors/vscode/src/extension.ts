@@ -66,6 +66,13 @@ async function findPython(output: vscode.LogOutputChannel): Promise<PythonApi | 
   }
 }
 
+/** A client whose own errors go to the output. The messages of this extension say more, and name a next step. */
+class QuietClient extends LanguageClient {
+  public override error(message: string, data?: unknown): void {
+    super.error(message, data, false);
+  }
+}
+
 /** The server of this window. Starts and stops follow each other, in the order in which they were asked for. */
 class Server {
   private client: LanguageClient | undefined;
@@ -146,7 +153,6 @@ class Server {
       ],
       outputChannel: this.output,
       diagnosticCollectionName: "amp-check",
-      // The message below says more.
       initializationFailedHandler: () => false,
       errorHandler: {
         error: () => ({ action: ErrorAction.Continue, handled: true }),
@@ -161,7 +167,7 @@ class Server {
         },
       },
     };
-    const client = new LanguageClient("amp-check", "amp-check", open, options);
+    const client = new QuietClient("amp-check", "amp-check", open, options);
     this.client = client;
     try {
       await client.start();

@@ -28,9 +28,11 @@ export function describeSearch(found: Exclude<Found, { kind: "found" }>): Messag
     };
   }
   const where =
-    found.environment === undefined ? "in PATH" : `in the selected Python environment (${found.environment}) or in PATH`;
+    found.environment === undefined
+      ? "not found in PATH"
+      : `found neither in the selected Python environment (${found.environment}) nor in PATH`;
   return {
-    text: `amp-check is not installed ${where}: run ${INSTALL} there, or set amp-check.path.`,
+    text: `amp-check was ${where}: run ${INSTALL} in your Python environment, or set amp-check.path.`,
     steps: ["copy", "settings", "retry"],
   };
 }

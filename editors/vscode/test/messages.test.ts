@@ -7,12 +7,12 @@ test("a missing command: where it was searched, and how to install it", () => {
   const message = describeSearch({ kind: "missing", environment: "/venv/bin/python" });
   assert.equal(
     message.text,
-    "amp-check is not installed in the selected Python environment (/venv/bin/python) or in PATH: " +
-      'run pip install "pytest-amp-check[server]" there, or set amp-check.path.',
+    "amp-check was found neither in the selected Python environment (/venv/bin/python) nor in PATH: " +
+      'run pip install "pytest-amp-check[server]" in your Python environment, or set amp-check.path.',
   );
   assert.deepEqual(message.steps, ["copy", "settings", "retry"]);
   const alone = describeSearch({ kind: "missing", environment: undefined });
-  assert.match(alone.text, /^amp-check is not installed in PATH: /);
+  assert.match(alone.text, /^amp-check was not found in PATH: run /);
 });
 
 test("a wrong setting is named", () => {
