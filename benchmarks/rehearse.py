@@ -30,7 +30,6 @@ OFFLINE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "HTTPS_PROXY": "http://127.0.0.1:9",
     "NPM_CONFIG_OFFLINE": "true",
-    "NO_MKDOCS_2_WARNING": "1",
 }
 
 
@@ -121,7 +120,7 @@ def build_site(tree: Path, into: Path) -> bool:
     if fetched.is_dir():
         shutil.copytree(fetched, tree / "docs" / "playground" / "runtime")
         run([sys.executable, tree / "docs" / "playground" / "fetch.py", "--keep"], tree)
-    # The hooks of the site import the package of the tree.
+    # The page of the API documents the package of the tree.
     run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", into],
         tree,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..protocol.messages import MESSAGES, Message, find_messages, find_similar
+from ..protocol.messages import Message, find_messages, find_similar
 from ..protocol.rules import RULES, find_rule
 from ..protocol.selection import ALL, UnknownRule
 from ..protocol.selection import find_nearest as nearest_rule
@@ -141,13 +141,3 @@ def message_markdown(message: Message) -> str:
 
 def _format_rule_reference(rule: Rule) -> str:
     return f"- `amp-check explain {rule.code}`, {rule.name}: {rule.summary}"
-
-
-def catalogue_markdown() -> str:
-    """Return the pages of all messages for the website."""
-    head = (
-        "<!-- Written by benchmarks/readme.py from pytest_amp_check/protocol/messages. -->\n\n"
-        'Messages of torch that mixed precision leads to. `amp-check explain "TEXT"` finds a page from the text of an '
-        "exception, or of a whole traceback: `amp-check explain - < log.txt`."
-    )
-    return "\n\n".join([head, *(message_markdown(message).rstrip("\n") for message in MESSAGES.values())]) + "\n"

@@ -14,13 +14,13 @@ from .sources import source_files
 class Settings:
     """Settings of a check: findings to report, and options of the analysis.
 
-    select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
+    select            codes, already resolved (``selection``)
     exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
     include           patterns of the files to find in folders, () for all
-    nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
+    nearer            settings of nested folders, by real path; ``check_paths`` adds the settings that it finds
     gitignore         if True, files that git ignores are skipped in a folder
     suppress          if True, comments suppress findings
-    helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
+    helpers           effects of unanalyzed wrappers (``declared_wrappers``), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
     devices           device types on which the code runs, if known
     assumed_dtype     assumed dtype of floating-point inputs and weights, "" to decide by evidence in the project
