@@ -174,16 +174,11 @@ def site_configuration(text: str) -> str:
         "messages": [f"- messages/{name}.md" for name in MESSAGES],
     }
     for name, lines in pages.items():
-        text, count = re.subn(
-            rf"^( *)# {name}:.*\n(?:.*\n)*?(?= *# end of {name}$)",
-            lambda match, lines=lines: "".join(
-                f"{line}\n" for line in [match[0].splitlines()[0], *(match[1] + each for each in lines)]
-            ),
-            text,
-            flags=re.MULTILINE,
-        )
-        if count != 1:
-            sys.exit(f"{SITE.name} needs one comment `# {name}:` and below it one `# end of {name}`")
+        found = re.search(rf"^( *)# {name}:.*\n(?:.*\n)*?(?= *# end of {name}$)", text, re.MULTILINE)
+        if found is None:
+            sys.exit(f"{SITE.name} needs a comment `# {name}:` and below it one `# end of {name}`")
+        written_lines = [found[0].splitlines()[0], *(found[1] + line for line in lines)]
+        text = text[: found.start()] + "".join(f"{line}\n" for line in written_lines) + text[found.end() :]
     text = re.sub(r"^site_url: .*\n", "", text, flags=re.MULTILINE)
     address = find_documentation_url()
     return text.replace("site_description:", f"site_url: {address}/\nsite_description:", 1) if address else text
