@@ -31,11 +31,13 @@ with incomplete_tables():
     from negative_examples import negative_examples
 
     from pytest_amp_check.frontends.explanations import message_markdown
+    from pytest_amp_check.frontends.json_formats import find_documentation_url
     from pytest_amp_check.frontends.options import TOPICS, Option
     from pytest_amp_check.frontends.options.agents import VARIABLES as AGENT_VARIABLES
     from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
-    from pytest_amp_check.protocol import messages, rules
+    from pytest_amp_check.protocol import rules
+    from pytest_amp_check.protocol.messages import MESSAGES
     from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +54,9 @@ DOCUMENTS = {
 }
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / "docs" / "rules"
-MESSAGES = PAGES.parent / "messages.md"
+MESSAGE_PAGES = PAGES.parent / "messages"
+MESSAGE_INDEX = PAGES.parent / "messages.md"
+SITE = ROOT / "mkdocs.yml"
 OPTIONS_PAGE = PAGES.parent / "options.md"
 LLMS = PAGES.parent / "llms.txt"
 SCHEMA = PAGES.parent / "amp-check.schema.json"
@@ -135,9 +139,49 @@ def literal(value: object, indent: int) -> str:
 def pages() -> dict[Path, str]:
     """Return by path the page of each rule, other generated pages, and the schema of the configuration."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
-    found |= {MESSAGES: messages_page(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    found |= {MESSAGE_PAGES / f"{name}.md": message_markdown(message) for name, message in MESSAGES.items()}
+    found |= {MESSAGE_INDEX: message_index(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
     texts = {path.relative_to(PAGES.parent).as_posix(): text for path, text in found.items()}
+    found[SITE] = site_configuration(SITE.read_text(encoding="utf-8"))
     return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n", LLMS: language_model_index(texts)}
+
+
+def message_index() -> str:
+    """Return the page that leads to the page of each message of torch."""
+    head = (
+        "# PyTorch messages\n\nThis page lists messages of torch that mixed precision leads to, each with causes and "
+        'fixes. `amp-check explain "TEXT"` finds a page from the text of an exception, or of a whole traceback: '
+        "`amp-check explain - < log.txt`.\n\n"
+    )
+    rows = (
+        (f"[{message.text}](messages/{name}.md)", message.raised_by[0].upper() + message.raised_by[1:])
+        for name, message in MESSAGES.items()
+    )
+    return head + _table(("Message", "Raised by"), rows)
+
+
+def site_configuration(text: str) -> str:
+    """Return the configuration of the site with all pages of rules and messages, and its address."""
+    families: dict[str, list[str]] = {}
+    for code, (_, family) in written().items():
+        families.setdefault(family, []).append(code)
+    pages = {
+        "rules": [
+            line
+            for family, codes in families.items()
+            for line in (f"- {family.capitalize()}:", *(f"    - rules/{code}.md" for code in codes))
+        ],
+        "messages": [f"- messages/{name}.md" for name in MESSAGES],
+    }
+    for name, lines in pages.items():
+        found = re.search(rf"^( *)# {name}:.*\n(?:.*\n)*?(?= *# end of {name}$)", text, re.MULTILINE)
+        if found is None:
+            sys.exit(f"{SITE.name} needs a comment `# {name}:` and below it one `# end of {name}`")
+        written_lines = [found[0].splitlines()[0], *(found[1] + line for line in lines)]
+        text = text[: found.start()] + "".join(f"{line}\n" for line in written_lines) + text[found.end() :]
+    text = re.sub(r"^site_url: .*\n", "", text, flags=re.MULTILINE)
+    address = find_documentation_url()
+    return text.replace("site_description:", f"site_url: {address}/\nsite_description:", 1) if address else text
 
 
 def language_model_index(made: dict[str, str]) -> str:
@@ -150,10 +194,14 @@ def language_model_index(made: dict[str, str]) -> str:
     )
     lines = [LLMS_HEAD, "## Documentation\n"]
     for title, name in listed:
+        if name.startswith(("rules/", "messages/")):
+            continue
         text = made.get(name) or (PAGES.parent / name).read_text(encoding="utf-8")
         lines.append(f"- [{title}]({name}): {first_sentence(text)}")
     lines.append("\n## Rules\n")
     lines += [f"- [{rule.code} {rule.name}](rules/{rule.code}.md): {rule.summary}" for rule, _ in written().values()]
+    lines.append("\n## PyTorch messages\n")
+    lines += [f"- [{message.text}](messages/{name}.md)" for name, message in MESSAGES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -178,7 +226,7 @@ def stale_pages() -> list[Path]:
     """Return the pages that are missing, out of date, or without a rule."""
     made = pages()
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    return stale + sorted(set(PAGES.glob("*.md")) - set(made))
+    return stale + sorted({*PAGES.glob("*.md"), *MESSAGE_PAGES.glob("*.md")} - set(made))
 
 
 def example_output() -> str:
@@ -216,17 +264,6 @@ def rule_table() -> str:
         for rule, _ in written().values()
     )
     return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
-
-
-def messages_page() -> str:
-    """Return the pages of all messages for the website."""
-    head = (
-        "<!-- Written by benchmarks/readme.py from pytest_amp_check/protocol/messages. -->\n\n"
-        'Messages of torch that mixed precision leads to. `amp-check explain "TEXT"` finds a page from the text of an '
-        "exception, or of a whole traceback: `amp-check explain - < log.txt`."
-    )
-    pages = (message_markdown(message).rstrip("\n") for message in messages.MESSAGES.values())
-    return "\n\n".join([head, *pages]) + "\n"
 
 
 def options_page() -> str:
@@ -355,7 +392,8 @@ def main() -> None:
         sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
     for path, names in DOCUMENTS.items():
         path.write_text(replaced(texts[path], {name: parts[name] for name in names}), encoding="utf-8")
-    PAGES.mkdir(parents=True, exist_ok=True)
+    for folder in (PAGES, MESSAGE_PAGES):
+        folder.mkdir(parents=True, exist_ok=True)
     made = pages()
     for path in stale_pages():
         if path in made:

@@ -1,15 +1,17 @@
-"""Rehearsal of a release without a network: wheel, sdist and site of a tag, each installed or opened and tried.
+"""Rehearsal of a release without a network: wheel, sdist, site and extension of a tag, each installed and tried.
 
 python benchmarks/rehearse.py [v0.1.0] [--into FOLDER]
 
 Without a tag, the current commit is rehearsed under the version that it declares. Uncommitted changes do not count.
-Needs the extras dev and docs. The site has a playground if ``docs/playground/fetch.py`` has fetched one before.
+Needs the extras dev and docs. The site has a playground if ``docs/playground/fetch.py`` has fetched one before, and the
+extension of VS Code is built if ``npm ci`` has been run in ``editors/vscode``.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -27,7 +29,7 @@ OFFLINE = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "HTTP_PROXY": "http://127.0.0.1:9",
     "HTTPS_PROXY": "http://127.0.0.1:9",
-    "NO_MKDOCS_2_WARNING": "1",
+    "NPM_CONFIG_OFFLINE": "true",
 }
 
 
@@ -118,7 +120,7 @@ def build_site(tree: Path, into: Path) -> bool:
     if fetched.is_dir():
         shutil.copytree(fetched, tree / "docs" / "playground" / "runtime")
         run([sys.executable, tree / "docs" / "playground" / "fetch.py", "--keep"], tree)
-    # The hooks of the site import the package of the tree.
+    # The page of the API documents the package of the tree.
     run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", into],
         tree,
@@ -135,6 +137,25 @@ def build_site(tree: Path, into: Path) -> bool:
     return (into / "playground" / "runtime" / "analyzer.zip").is_file()
 
 
+def build_extension(tree: Path, into: Path, python: Path) -> Path | None:
+    """Build the extension and test it with an installed server. Return its path, or None without its tools."""
+    tools = ROOT / "editors" / "vscode" / "node_modules"
+    npm = shutil.which("npm")
+    if npm is None or not tools.is_dir():
+        return None
+    folder = tree / "editors" / "vscode"
+    shutil.copytree(tools, folder / "node_modules", symlinks=True)
+    command = json.dumps([str(python), "-m", "pytest_amp_check"])
+    run([npm, "run", "--silent", "types"], folder)
+    run([npm, "run", "--silent", "test"], folder, 0, {"AMP_CHECK": command})
+    package = into / "amp-check.vsix"
+    run([npm, "run", "--silent", "package", "--", package], folder)
+    with zipfile.ZipFile(package) as packed:
+        if "extension/dist/extension.js" not in packed.namelist():
+            raise Failed("the extension lacks its code")
+    return package
+
+
 def rehearse(revision: str, tag: str, into: Path) -> None:
     """Build and try all artifacts of a revision. ``tag`` is the expected tag, or "" for the declared version."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -147,7 +168,8 @@ def rehearse(revision: str, tag: str, into: Path) -> None:
             raise Failed(f"the tag {tag} is not v{version}, the version of the package")
         say(f"built {wheel.name} ({wheel.stat().st_size / 2**10:.0f} KiB), {sdist.name}")
         (work / "empty").mkdir()
-        try_package(install(wheel, work / "environment"), version, tree, work / "empty")
+        programs = install(wheel, work / "environment")
+        try_package(programs, version, tree, work / "empty")
         say("the wheel installs, and its command and its plugin find the mistakes of fixtures/headline.py")
         with tarfile.open(sdist) as packed:
             _extract(packed, work / "unpacked")
@@ -160,6 +182,11 @@ def rehearse(revision: str, tag: str, into: Path) -> None:
         say("the sdist runs its tests")
         has_playground = build_site(tree, into / "site")
         say(f"built the site {'with' if has_playground else 'without'} a playground")
+        package = build_extension(tree, into, programs / "python")
+        if package is None:
+            say("no extension: `npm ci` in editors/vscode brings what builds it")
+        else:
+            say(f"built {package.name} ({package.stat().st_size / 2**10:.0f} KiB), which talks to the installed server")
 
 
 def say(sentence: str) -> None:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from .runtime.measure.estimate import estimate_memory
     from .runtime.measure.memory import assert_memory, measure_memory
     from .runtime.run import Run, record
-    from .runtime.session import run_steps
+    from .runtime.session import Session, run_steps
     from .static.engine import check_paths, check_source
 
 __version__ = "0.1.0"
 __all__ = [
     "Finding",
     "Run",
+    "Session",
     "__version__",
     "assert_memory",
     "check_paths",
@@ -34,6 +35,7 @@ __all__ = [
 _HOMES = {
     "Finding": "protocol.finding",
     "Run": "runtime.run",
+    "Session": "runtime.session",
     "assert_memory": "runtime.measure.memory",
     "check_paths": "static.engine",
     "check_source": "static.engine",

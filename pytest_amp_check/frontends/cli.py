@@ -513,6 +513,7 @@ def _show_findings(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
     _write_findings(shown, options, check.output_stream)
     if options.report:
         _write_check_report(check, options.report)
+        _write_report_location(options)
     for sentence in check.errors:
         _write_error(sentence)
     if check.errors:
@@ -530,6 +531,12 @@ def _write_check_report(check: CheckRun, path: str) -> None:
         )
     except html.ReportUnavailable as error:
         raise InputFailure(str(error)) from None
+
+
+def _write_report_location(options: table.Options) -> None:
+    """Write the path of the report to standard error, where it is no part of the findings."""
+    if not (options.quiet or options.silent):
+        sys.stderr.write(f"The report is in {printable.make_single_line(str(options.report))}.\n")
 
 
 def _write_findings(shown: OutputData, options: table.Options, stream: TextIO) -> None:
@@ -624,6 +631,8 @@ def _report_run(
     rules = _count_by_rule(findings) if options.statistics else None
     summary = "" if options.quiet else recorded.summarize_run(counts)
     _write_findings(OutputData(findings, summary, source_lines.SourceLines(), rule_counts=rules), options, sys.stdout)
+    if options.report:
+        _write_report_location(options)
     if recorded.error_sentence:
         return _write_error(recorded.error_sentence)
     over = recorded.find_memory_excesses()

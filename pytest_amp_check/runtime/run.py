@@ -222,7 +222,7 @@ class Run:
         return text
 
     def to_pandas(self) -> Any:
-        """Return a ``pandas.DataFrame`` with one row for each step; see :meth:`rows`.
+        """Return a ``pandas.DataFrame`` with one row for each step; see ``rows``.
 
         Raise ImportError without pandas.
         """
@@ -241,7 +241,7 @@ class Run:
         write_tensorboard(self.rows(), into)
 
     def to_wandb(self, into: Any = None) -> None:
-        """Log the figures of :meth:`to_tensorboard` to Weights & Biases.
+        """Log the figures of ``to_tensorboard`` to Weights & Biases.
 
         ``into`` is a wandb run. None stands for the active run; raise ValueError if no run is active.
         """
@@ -382,7 +382,7 @@ class Run:
             raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
 
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
-        """Fail if a dtype differs from the expected dtype; see :func:`.dtypes.assert_dtypes`.
+        """Fail if a dtype differs from the expected dtype; see the function ``assert_dtypes``.
 
         Needs ``record(dtypes=True)``.
         """
@@ -392,7 +392,7 @@ class Run:
         assert_dtypes(_require_part(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
-        """Fail if float16 rounds too many gradients to zero; see :func:`.numerics.assert_underflow`."""
+        """Fail if float16 rounds too many gradients to zero; see the function ``assert_underflow``."""
         __tracebackhide__ = True
         from .measure.numerics import assert_underflow
 
@@ -412,7 +412,7 @@ class Run:
         workspace: str | int | None = None,
         other: str | int | None = None,
     ) -> None:
-        """Fail if memory exceeds a limit, in bytes or as ``"1.5 GiB"``; see :func:`.memory.assert_memory`.
+        """Fail if memory exceeds a limit, in bytes or as ``"1.5 GiB"``; see the function ``assert_memory``.
 
         Needs ``record(memory=True)``.
         """
@@ -461,7 +461,7 @@ class Run:
         updates: float = 0.2,
         what: Literal["both", "loss", "parameters"] = "both",
     ) -> None:
-        """Fail if the same steps in float32 train differently; see :func:`.precision.assert_matches_fp32`."""
+        """Fail if the same steps in float32 train differently; see the function ``assert_matches_fp32``."""
         __tracebackhide__ = True
         from .replay.precision import assert_matches_fp32
 
@@ -474,7 +474,7 @@ class Run:
     ) -> None:
         """Fail if k micro-batches train differently from one batch of the same data.
 
-        See :func:`.accumulation.assert_accumulation_equivalent`.
+        See the function ``assert_accumulation_equivalent``.
         """
         __tracebackhide__ = True
         from .replay.accumulation import assert_accumulation_equivalent
@@ -488,7 +488,7 @@ class Run:
     ) -> None:
         """Fail if training from a checkpoint differs from uninterrupted training. The message names the missing state.
 
-        See :func:`.resuming.assert_resumes`.
+        See the function ``assert_resumes``.
         """
         __tracebackhide__ = True
         from .replay.resuming import assert_resumes
@@ -500,7 +500,7 @@ class Run:
 
         Needs a GPU.
 
-        See :func:`.speed.assert_speedup`.
+        See the function ``assert_speedup``.
         """
         __tracebackhide__ = True
         from .replay.speed import assert_speedup
@@ -588,7 +588,7 @@ def finding_lines(finding: Finding) -> list[str]:
 
 
 class record:  # noqa: N801 - used like a function: `with record() as run:`
-    """A context manager that records the training of the current thread and returns a :class:`Run`.
+    """A context manager that records the training of the current thread and returns a ``Run``.
 
     The results of the training do not change. Every call is passed on unchanged, and no random numbers are drawn. All
     patches are removed at the end, also after an exception. Recordings can be nested.

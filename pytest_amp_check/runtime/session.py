@@ -40,8 +40,8 @@ def run_steps(
     """Record training steps that can be replayed. The assertions that compare runs need a replay.
 
     ``step(batch)`` is called once for each batch, ``steps`` times in total. ``state`` and ``also`` name the trained
-    objects that cannot be found from the function; see :class:`~pytest_amp_check.runtime.replay.replay.Replay`.
-    ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise ValueError for arguments with
+    objects that cannot be found from the function; see ``Replay``.
+    ``parts`` are the options of ``record``. Raise ValueError for arguments with
     which no step can run.
     """
     __tracebackhide__ = True
@@ -102,7 +102,7 @@ def _trained_model(replay: Replay) -> torch.nn.Module | None:
 
 
 class Session:
-    """A device, a dtype and seeded generators, with constructors that match them. :func:`session` creates a session.
+    """A device, a dtype and seeded generators, with constructors that match them. ``session`` creates a session.
 
     ``device`` is a ``torch.device``. ``dtype`` is float16 or bfloat16. ``emulated`` is True if the device is the CPU
     with the dtypes of CUDA. ``generator`` is a seeded ``torch.Generator`` on the device. ``runs`` lists the recordings
@@ -136,7 +136,7 @@ class Session:
     def record(self, model: torch.nn.Module | None = None, **parts: Any) -> record:
         """Return a recording for a ``with`` block.
 
-        ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`.
+        ``parts`` are the options of ``record``.
         """
         recording = record(model, **parts)
         recording.show_from(sys._getframe(1))
@@ -154,7 +154,7 @@ class Session:
         model: torch.nn.Module | None = None,
         **parts: Any,
     ) -> Run:
-        """Run and record training steps. The arguments are the arguments of :func:`run_steps`."""
+        """Run and record training steps. The arguments are the arguments of ``run_steps``."""
         __tracebackhide__ = True
         replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
         self._register_run(recording.run)
@@ -163,7 +163,7 @@ class Session:
     def distributed(self, function: Callable[..., Any], nprocs: int = 2, args: Sequence[Any] = (), **how: Any) -> Ranks:
         """Call ``function(rank, *args)`` on several ranks, each in a recorded process, and return their results.
 
-        ``how`` are the other arguments of :func:`~pytest_amp_check.runtime.ranks.distributed.distributed`: ``timeout``
+        ``how`` are the other arguments of ``distributed``: ``timeout``
         in seconds, ``backend`` (gloo on the CPU), and the options of a recording.
         """
         __tracebackhide__ = True
@@ -219,9 +219,9 @@ def session(
 
     Restore the generators afterwards.
 
-    ``device`` is "cpu", "cuda", "cuda:1" and so on, "emulate" for the CPU under :func:`emulate_cuda`, or "auto". "auto"
+    ``device`` is "cpu", "cuda", "cuda:1" and so on, "emulate" for the CPU under ``emulate_cuda``, or "auto". "auto"
     selects CUDA if a GPU exists and the emulation otherwise. ``rules`` are the codes of the rules that recordings
-    check; None stands for the default rules. Raise :class:`UnavailableError` if the device does not exist.
+    check; None stands for the default rules. Raise ``UnavailableError`` if the device does not exist.
     """
     reason = unavailable_reason(device)
     if reason:

@@ -96,8 +96,8 @@ def check_paths(
     receives the number of finished files and of all files. ``cache`` is a directory that keeps results for the next
     run. ``nearer`` returns the settings of a folder, by its real path, or None.
 
-    Raise :class:`InputError` for a missing path and for a ``cache`` that is no cache. Raise
-    :class:`~.processes.EndedEarly` if a worker process is killed.
+    Raise ``InputError`` for a missing path and for a ``cache`` that is no cache. Raise
+    ``EndedEarly`` if a worker process is killed.
     """
     return without_gc(lambda: _check_paths(paths, settings or Settings(), progress, jobs, cache, nearer))
 

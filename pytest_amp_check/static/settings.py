@@ -37,11 +37,11 @@ _ALL_FILES = FileSelection()
 class Settings:
     """Settings of a check: findings to report, and options of the analysis.
 
-    select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
+    select            codes, already resolved (``selection``)
     files             the files to check
-    nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
+    nearer            settings of nested folders, by real path; ``check_paths`` adds the settings that it finds
     suppress          if True, comments suppress findings
-    helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
+    helpers           effects of unanalyzed wrappers (``declared_wrappers``), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
     devices           device types on which the code runs, if known
     assumed_dtype     assumed dtype of floating-point inputs and weights, "" to decide by evidence in the project

@@ -468,6 +468,7 @@ def test_a_report_shows_what_the_terminal_shows() -> None:
     Path("good.py").write_text(GOOD)
     done = amp_check(".", "--report", "out/report.html")
     assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"The report is in {Path('out/report.html').resolve()}."
     page = unescape(re.sub("<[^>]+>", "", Path("out/report.html").read_text())).lower()
     assert "files read2" in page
     # Source frame, trace with its lines, fix, and command: each line of the terminal is in the page.

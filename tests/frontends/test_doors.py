@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -154,14 +155,14 @@ def test_pre_commit_runs_the_hooks(hook: dict[str, Any]) -> None:
 
 
 def action() -> dict[str, Any]:
-    declared: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    declared: dict[str, Any] = yaml.safe_load((ROOT / "action" / "action.yml").read_text(encoding="utf-8"))
     return declared
 
 
 def test_the_action_keeps_to_the_schema_of_actions() -> None:
     pytest.importorskip("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions"]
-    done = subprocess.run([*command, str(ROOT / "action.yml")], capture_output=True, encoding="utf-8")
+    done = subprocess.run([*command, str(ROOT / "action" / "action.yml")], capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -190,28 +191,72 @@ def test_the_action_runs(tmp_path: Path) -> None:
             "paths": paths,
             "arguments": arguments,
             "output-format": action()["inputs"]["output-format"]["default"],
+            "version": str(ROOT),
         }
         code, out = 0, ""
-        for step in action()["runs"]["steps"]:
+        outputs = tmp_path / "outputs"
+        outputs.write_text("")
+        for step in (step for step in action()["runs"]["steps"] if "run" in step):
             env = {name: _filled(value, given) for name, value in step["env"].items()}
             done = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
                 capture_output=True,
                 encoding="utf-8",
-                env=os.environ | env | {"RUNNER_TEMP": str(runner), "PATH": f"{tools}:{os.environ['PATH']}"},
+                env=os.environ
+                | env
+                | {
+                    "GITHUB_OUTPUT": str(outputs),
+                    "RUNNER_TEMP": str(runner),
+                    "PATH": f"{tools}:{os.environ['PATH']}",
+                },
             )
             code, out = code or done.returncode, out + done.stdout
             assert done.stderr == ""
-        results.append((code, out.startswith("::error title=AMP201 clip-before-unscale,file=odd name.py")))
-    assert results == [(1, True), (0, False), (0, False)]
+        shown = out.startswith("::error title=AMP201 clip-before-unscale,file=odd name.py")
+        results.append((code, shown, outputs.read_text().split()))
+    assert results == [
+        (1, True, ["exit-code=1", "findings=1"]),
+        (0, False, ["exit-code=0", "findings=0"]),
+        (0, False, ["exit-code=0", "findings=0"]),
+    ]
     assert Path("installed").read_text().splitlines()[-1] == str(ROOT)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it is tried with bash")
+@pytest.mark.parametrize(
+    ("version", "package"),
+    [("", "pytest-amp-check"), ("0.1.0", "pytest-amp-check==0.1.0"), (".", "."), ("./here", "./here")],
+)
+def test_the_action_installs_the_version(tmp_path: Path, version: str, package: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        'if [[ "$3" == venv ]]; then mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; exit; fi\n'
+        f'printf "%s" "${{@: -1}}" > "{tmp_path}/package"\n'
+    )
+    python.chmod(python.stat().st_mode | stat.S_IEXEC)
+    variables = {"VERSION": version, "RUNNER_TEMP": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", action()["runs"]["steps"][0]["run"]]
+    subprocess.run(command, env=os.environ | variables, check=True)
+    assert (tmp_path / "package").read_text() == package
+
+
+def test_the_readme_of_the_action_has_its_inputs_and_outputs() -> None:
+    readme = (ROOT / "action" / "README.md").read_text(encoding="utf-8")
+    inputs, outputs = readme.split("| output | meaning |")
+    shown = dict(re.findall(r"^\| `([\w-]+)` \| (\S+) \|", inputs, re.MULTILINE))
+    defaults = {
+        name: f"`{declared['default']}`" if declared["default"] else "empty"
+        for name, declared in action()["inputs"].items()
+    }
+    assert shown == defaults
+    assert re.findall(r"^\| `([\w-]+)`", outputs, re.MULTILINE) == list(action()["outputs"])
 
 
 def _filled(text: str, given: dict[str, str]) -> str:
     """Fill in the expressions of a value of the action, as GitHub does."""
     for key, value in given.items():
         text = text.replace(f"${{{{ inputs.{key} }}}}", value)
-    text = text.replace("${{ github.action_path }}", str(ROOT))
     assert "${{" not in text
     return text
 

@@ -203,15 +203,18 @@ def test_the_action(tmp_path: Path, executed: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "python").symlink_to(sys.executable)
-    declared = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-    given = {"paths": ".", "arguments": "", "output-format": "github"}
-    make, check = declared["runs"]["steps"]
+    declared = yaml.safe_load((ROOT / "action" / "action.yml").read_text(encoding="utf-8"))
+    given = {"paths": ".", "arguments": "", "output-format": "github", "version": str(tmp_path / "none")}
+    make, _, check = declared["runs"]["steps"]
     for step in (make, check):
         env = dict(step["env"])
         for key, value in given.items():
             env = {name: text.replace(f"${{{{ inputs.{key} }}}}", value) for name, text in env.items()}
-        env = {name: text.replace("${{ github.action_path }}", str(tmp_path / "none")) for name, text in env.items()}
-        env |= {"RUNNER_TEMP": str(runner), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+        env |= {
+            "RUNNER_TEMP": str(runner),
+            "GITHUB_OUTPUT": str(runner / "outputs"),
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        }
         done = ran(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], env=os.environ | env)
         assert not executed.exists(), step["name"]
         if step is make:
@@ -228,7 +231,7 @@ def test_no_command_that_is_documented_searches_the_working_folder() -> None:
     for path in (ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")):
         shown = path.read_text(encoding="utf-8").split("```")[1::2]
         wrong += [f"{path.name}: {line}" for block in shown for line in block.splitlines() if "python -m" in line]
-    for name in ("action.yml", ".pre-commit-hooks.yaml"):
+    for name in ("action/action.yml", ".pre-commit-hooks.yaml"):
         lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
         wrong += [f"{name}: {line}" for line in lines if "python -m" in line or 'python" -m' in line]
     assert wrong == []

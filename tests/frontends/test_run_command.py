@@ -304,6 +304,7 @@ def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:
 
 def test_a_report_is_written(folder: Path) -> None:
     done = run("--report", "out/report.html", "--output-format", "concise", "train.py", folder=folder)
+    assert f"The report is in {(folder / 'out' / 'report.html').resolve()}.\n" in done.stderr
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert done.returncode == 1
     assert "amp-check run train.py" in page and "AMP201" in page

@@ -553,7 +553,7 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
             "op:inner",
             "multiplies matrices in float16 under autocast,",
         ),
-        ("AMP511", events.LateScale, KNOWN, "scores:scaled-late", "scales the product"),
+        ("AMP511", events.LateScale, KNOWN, "scores:scaled-late", "scales attention scores"),
         ("AMP214", events.Penalty, {}, "penalty@scaled", ""),
         ("AMP214", events.Penalty, {"outdated": True}, "penalty@outdated", ""),
         (

@@ -433,7 +433,7 @@ PAIRS = (
     Pair(
         "timesteps in half",
         TIMESTEPS.format(angles="angles = t.to(h.dtype)[:, None] * frequencies.to(h.dtype)  # AMP509"),
-        ("`t.to(h.dtype)` rounds positions to low precision before their sine or cosine is computed",),
+        ("`t.to(h.dtype)` rounds positions to low precision before their sine or cosine",),
         TIMESTEPS.format(angles="angles = t[:, None] * frequencies"),
     ),
     Pair(

@@ -88,7 +88,10 @@ def found(tmp_path: Path, **statements: str) -> list[tuple[str, str]]:
 
 
 SCALED = "while they are still multiplied by the loss scale"
-EDITED = ("edit@scaled", f"Gradients of `optimizer` are edited {SCALED}")
+EDITED = (
+    "edit@scaled",
+    "Gradients of `optimizer` are edited before they are unscaled, so the step divides the edit by the scale",
+)
 READ = ("read@scaled", f"Gradients of `optimizer` are read {SCALED}")
 READS = "sizes.append(grad.abs().max().item())"
 HOOK = "model.weight.register_hook(lambda grad: {})"
@@ -126,7 +129,7 @@ def test_after_the_backward(after: str, expected: tuple[str, str] | None, tmp_pa
     [
         ("loss = scaler.scale(loss)", "scale@scaled", "`scaler.scale` scales a loss that is already multiplied"),
         ("loss = scaler.scale(outputs=loss)", "scale@scaled", "`scaler.scale` scales a loss that is already"),
-        ("loss.backward(retain_graph=True)", "step@raw", "`loss` runs backward without the loss scale"),
+        ("loss.backward(retain_graph=True)", "step@raw", "`loss` is not scaled"),
     ],
 )
 def test_before_the_backward(before: str, label: str, message: str, tmp_path: Path) -> None:

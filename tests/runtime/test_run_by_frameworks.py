@@ -229,8 +229,7 @@ def test_the_backward_is_to_be_the_frameworks(tmp_path: Path, monkeypatch: pytes
     ((line, code, message),) = found(tmp_path, monkeypatch, source)
     assert (line, code) == (17, "AMP203")
     assert message == (
-        "`loss` runs backward without the loss scale, but Lightning divides its gradients by the scale: call "
-        "`self.manual_backward(loss)`"
+        "`loss` is not scaled, but Lightning divides its gradients by the loss scale: call `self.manual_backward(loss)`"
     )
 
 

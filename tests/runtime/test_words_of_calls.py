@@ -66,10 +66,10 @@ scaler.update()
     finding = found(body, tmp_path / "train.py", "AMP203")
     if loss == "loss_of(x, y)":
         # The arguments of a call say nothing more about a loss that is computed in place.
-        assert "torch" not in finding.message.split(" runs backward")[0]
+        assert "torch" not in finding.message.split(" is not scaled")[0]
     else:
         assert finding.message == (
-            f"`{loss}` runs backward without the loss scale, but `scaler.step(optimizer)` divides its gradients by the "
+            f"`{loss}` is not scaled, but `scaler.step(optimizer)` divides its gradients by the loss "
             f"scale: write `scaler.scale({loss}).backward()`"
         )
 
@@ -132,7 +132,7 @@ scaler.step(optimizer)
 scaler.update()
 """
     # The version of Python decides.
-    said = found(body, tmp_path / "train.py", "AMP203").message.partition(" runs backward")[0]
+    said = found(body, tmp_path / "train.py", "AMP203").message.partition(" is not scaled")[0]
     assert said in ("`loss`", "the loss")
 
 

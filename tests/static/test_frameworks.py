@@ -1357,7 +1357,7 @@ def test_a_message_names_the_scaler_inside_the_accelerator() -> None:
 def test_a_message_names_what_scales_a_loss_in_a_framework(framework: str, remedy: str) -> None:
     finding = one(WRONG[f"{framework}, a loss that is not scaled"])
     assert finding.message == (
-        f"`loss` runs backward without the loss scale, but {framework} divides its gradients by the scale: {remedy}"
+        f"`loss` is not scaled, but {framework} divides its gradients by the loss scale: {remedy}"
     )
 
 

@@ -1103,7 +1103,7 @@ def train(model, loader, optimizer, scaler):
 """
     (found,) = check_source(source)
     assert (found.line, found.code) == (8, "AMP203")
-    assert found.message.startswith("`0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_t...` runs backward")
+    assert found.message.startswith("`0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_t...` is not scaled")
 
 
 @pytest.mark.parametrize(

@@ -296,8 +296,8 @@ ARGUMENTS = {
         "dtype object, such as `torch.float16`"
     ),
     'torch.autocast("cpu", dtype=torch.float32)': (
-        "`torch.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast warns once and "
-        "switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+        "`torch.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast switches "
+        "itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
     ),
     'torch.autocast("cpu:0", dtype=torch.float64)': (
         "`torch.autocast` is given 'cpu:0', whose index skips torch's checks for CUDA and bfloat16: pass 'cpu'"
@@ -337,8 +337,8 @@ ARGUMENTS = {
         "`torch.cuda.amp.autocast` is given `torch.float16` as `enabled`: write `dtype=torch.float16`"
     ),
     "torch.cpu.amp.autocast(dtype=torch.float32)": (
-        "`torch.cpu.amp.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast warns "
-        "once and switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+        "`torch.cpu.amp.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast "
+        "switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
     ),
     'torch.cuda.amp.autocast(device_type="cuda")': (
         "`torch.cuda.amp.autocast` has no argument `device_type`, which raises TypeError: use one of enabled, dtype, "

@@ -264,7 +264,7 @@ scaler.unscale_(optimizer)  # AMP209
 loss_of(x, y).backward()  # AMP203
 scaler.unscale_(optimizer)
 """,
-        ("runs backward without the loss scale",),
+        ("is not scaled, but",),
     ),
     Program(
         "closure-with-scaler",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import re
 import runpy
@@ -71,6 +73,46 @@ def test_each_part_stands_in_one_document(blocks: dict[str, str]) -> None:
 def test_the_pages_of_the_rules_are_up_to_date() -> None:
     assert MAKER["stale_pages"]() == [], "run python benchmarks/readme.py"
     assert "# AMP201 clip-before-unscale" in (ROOT / "docs/rules/AMP201.md").read_text(encoding="utf-8")
+
+
+def test_each_page_has_one_title_and_is_in_the_navigation() -> None:
+    pages = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^ +- (?:[^:\n]+: )?([\w/.-]+\.md)$|^  - [^:\n]+: (\S+\.md)$", site, re.MULTILINE)) == [
+        (name, "") for name in sorted(pages)
+    ]
+    for name, path in pages.items():
+        text = re.sub(r"^( *)```.*?^\1```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+        assert levels.count(1) == 1, name
+        assert levels[0] == 1, name
+        assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), name
+
+
+def test_the_site_has_the_address_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Callable[[str], str] = MAKER["site_configuration"]
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    monkeypatch.setitem(made.__globals__, "find_documentation_url", lambda: "https://amp.example.org")
+    assert made(site).count("\nsite_url: https://amp.example.org/\n") == 1
+    assert made(made(site)) == made(site)
+    monkeypatch.setitem(made.__globals__, "find_documentation_url", lambda: "")
+    assert "site_url" not in made(made(site))
+
+
+def test_the_docstrings_of_the_api_have_no_markup_of_sphinx() -> None:
+    """The generators of the site read them as Markdown."""
+    names = re.findall(r"^::: ([\w.]+)$", DOCUMENTS["docs/api.md"], re.MULTILINE)
+    assert len(names) > 20
+    wrong = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        shown = getattr(importlib.import_module(module), attribute)
+        members = vars(shown).items() if isinstance(shown, type) else ()
+        texts = {name: shown.__doc__} | {
+            f"{name}.{key}": getattr(member, "__doc__", None) for key, member in members if not key.startswith("_")
+        }
+        wrong += [key for key, text in texts.items() if re.search(r":\w+:`", text or "")]
+    assert wrong == []
 
 
 def test_the_page_of_options_has_each_with_its_doors() -> None:
@@ -241,11 +283,6 @@ def test_no_link_leads_nowhere() -> None:
             assert ((ROOT / name).parent / target).exists(), f"{name} leads to {target}"
             followed += 1
     assert followed > 100
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_readme_is_short() -> None:

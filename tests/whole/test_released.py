@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import pytest_amp_check
+
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,3 +159,16 @@ class TestChineseReadme:
     def test_figures_are_the_same(self) -> None:
         english, chinese = self.both(r"\d+\.\d{4}|torch 2\.\d+\.\d+")
         assert english == chinese
+
+
+def test_the_conda_recipe_has_the_requirements_and_commands_of_the_package() -> None:
+    recipe = read(ROOT / "conda" / "recipe.yaml")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = project.partition("dependencies = [")[2].partition("\n]\n")[0]
+    needed = {re.sub(r"(\w)(>=)", r"\1 \2", text) for text in re.findall(r'^ +"([^";]+)', declared, re.MULTILINE)}
+    assert needed == set(recipe["requirements"]["run"]) - {"python >=3.10"}
+    commands = re.findall(r'^([\w-]+) = "(.*:run)"$', project, re.MULTILINE)
+    assert recipe["build"]["python"]["entry_points"] == [f"{name} = {target}" for name, target in commands]
+    host = {text.replace(" ", "") for text in recipe["requirements"]["host"]}
+    assert set(re.findall(r'"(hatch[^"]+)"', project.partition("build-backend")[0])) <= host
+    assert recipe["context"]["version"] == pytest_amp_check.__version__

@@ -25,6 +25,6 @@ def test_what_the_tests_read_is_in_the_source_distribution() -> None:
         for name in re.findall(r'ROOT / "([^"/]+)', path.read_text(encoding="utf-8"))
         if (ROOT / name).exists()
     }
-    assert {"action.yml", ".pre-commit-hooks.yaml"} <= read
+    assert {"action", ".pre-commit-hooks.yaml"} <= read
     assert read <= included | ADDED
     assert [name for name in sorted(included) if not (ROOT / name).exists()] == []

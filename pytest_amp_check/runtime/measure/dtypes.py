@@ -191,7 +191,7 @@ class Dtypes(Collector):
     microseconds for each op.
 
     The forward hook is global to torch, and the model itself gets no hook. So the model can be copied, saved and
-    compiled during the recording, and :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. Code inside
+    compiled during the recording, and ``TransformerEncoderLayer`` keeps its fast path. Code inside
     compiled functions is not recorded. For ``torch.compile(model)`` only the final output is recorded. For a model that
     is compiled in place or called from a compiled function, only parameters and gradients are recorded.
     """

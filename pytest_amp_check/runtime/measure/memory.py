@@ -85,7 +85,7 @@ class Memory(Collector):
         self._uses_allocator = counted_device.type == "cuda" and not fake
         self.as_cuda = (counted_device.type == "cuda" or is_emulating()) if as_cuda is None else as_cuda
         self.fake = fake
-        #: Budget in bytes: the ``peak`` limit of the last :func:`assert_memory`. Reports draw a line there. None: no
+        #: Budget in bytes: the ``peak`` limit of the last ``assert_memory``. Reports draw a line there. None: no
         #: budget.
         self.budget: int | None = None if budget is None else parse_size(budget)
         #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and the number of its "retries".
@@ -299,7 +299,7 @@ def measure_memory(
 ) -> Iterator[Memory]:
     """Measure the code of a ``with`` block. The figures are complete after the block.
 
-    The arguments are the arguments of :class:`Memory`: ``with measure_memory(model, optimizer) as memory:
+    The arguments are the arguments of ``Memory``: ``with measure_memory(model, optimizer) as memory:
     train_step()``. Raise RuntimeError, with the op and a remedy, if this processor has no kernel for an op in low
     precision.
     """

@@ -157,7 +157,7 @@ class Numerics(Collector):
             self._stepping_optimizers.discard(optimizer)
 
     def after_unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """Sample the gradients before clipping. A step that unscales by itself is sampled in :meth:`before_step`."""
+        """Sample the gradients before clipping. A step that unscales by itself is sampled in ``before_step``."""
         if optimizer not in self._stepping_optimizers:
             self._inspected_optimizers.add(optimizer)
             self._count_gradients(optimizer, scaler, scaler.get_scale(), grad_scale=1.0)
@@ -263,7 +263,7 @@ class Numerics(Collector):
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON.
 
-        Keys: "exponents" (of the bins), "before" and "after" scaling (:class:`Counts`), "parameters" (name to "before",
+        Keys: "exponents" (of the bins), "before" and "after" scaling (``Counts``), "parameters" (name to "before",
         "after" and "lost", the share lost without scaling), "lost_without_scaling" (a share, 0 to 1) and "samples" (the
         number of sampled steps).
         """
@@ -436,7 +436,7 @@ class _FloatBits:
         return counts
 
     def _count_between(self, low: int, high: int, mask: torch.Tensor) -> torch.Tensor:
-        """Count the elements with bits from ``low`` to below ``high``; see :meth:`_count_equal`."""
+        """Count the elements with bits from ``low`` to below ``high``; see ``_count_equal``."""
         counts = torch.zeros(len(self._int_views), dtype=torch.int64, device="cpu")
         for row in mask.nonzero().flatten().tolist():
             signless = self._int_views[row] & _SIGNLESS

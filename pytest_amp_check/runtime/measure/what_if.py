@@ -446,7 +446,7 @@ def _blocks_made_in_modules(step: RecordedStep) -> frozenset[Block]:
 def answer_what_if(
     steps: Sequence[RecordedStep], *, as_cuda: bool, extra_bytes: int, checkpoint: Sequence[str] | None, batch_dim: int
 ) -> WhatIfs:
-    """Answer the questions of :meth:`.memory.Memory.what_if`."""
+    """Answer the questions of ``what_if``."""
     query = WhatIfQuery(steps, as_cuda=as_cuda, extra_bytes=extra_bytes)
     if checkpoint is not None:
         return WhatIfs([query.answer_checkpoint(list(checkpoint))], query.peak)

@@ -51,7 +51,7 @@ class RankFailed(AssertionError):
 class Ranks:
     """The results of several ranks: ``findings`` of all ranks, and ``results`` returned by the function.
 
-    ``runs`` holds the recorded data of each rank as plain data (:meth:`Run.as_dict`).
+    ``runs`` holds the recorded data of each rank as plain data (``as_dict``).
     """
 
     def __init__(self, findings: list[Finding], results: list[Any], runs: list[dict[str, Any]]) -> None:
@@ -62,7 +62,7 @@ class Ranks:
     def assert_no_findings(self, allow: Iterable[str] = (), *, allow_no_steps: bool = False) -> None:
         """Fail if a rank, or all ranks together, made a mistake.
 
-        The arguments are the arguments of :meth:`Run.assert_no_findings`.
+        The arguments are the arguments of ``assert_no_findings``.
         """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
@@ -128,7 +128,7 @@ def distributed(
     ``backend=None`` the function must create the group. ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and
     ``MASTER_PORT`` are set as by torchrun. ``emulated`` gives each rank CUDA's dtypes on the CPU. ``timeout`` is in
     seconds, from the moment when all ranks have loaded torch. ``parts`` are the options of
-    :class:`~pytest_amp_check.runtime.run.record`. Raise :class:`RankFailed` if a rank raises, dies or hangs, and
+    ``record``. Raise ``RankFailed`` if a rank raises, dies or hangs, and
     ValueError for arguments that cannot be sent to a process.
     """
     __tracebackhide__ = True

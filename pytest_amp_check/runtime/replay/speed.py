@@ -21,7 +21,7 @@ def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float
     """Fail if the steps are not ``over_fp32`` times as fast as in float32 on a GPU. Return the measured factor.
 
     Both variants run alternately ``pairs`` times, warmed up and synchronized. The median of the paired ratios counts.
-    In float32, autocast is off and scalers are disabled. Raise :class:`UnavailableError` if the model is not on a CUDA
+    In float32, autocast is off and scalers are disabled. Raise ``UnavailableError`` if the model is not on a CUDA
     device.
     """
     __tracebackhide__ = True

@@ -337,7 +337,7 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
     A directory stands for its content.
 
     The result is empty if git is missing or refuses, or if git ignores the directory itself: the user named that
-    directory. Raise :class:`InputError` if git hangs.
+    directory. Raise ``InputError`` if git hangs.
     """
     from subprocess import SubprocessError
 
@@ -390,7 +390,7 @@ def file_stat(path: str) -> Stat | None:
 
 
 def load_bytes(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
-    """Return the bytes of a regular file. Raise :class:`Unreadable` above ``largest`` bytes; 0 is no limit."""
+    """Return the bytes of a regular file. Raise ``Unreadable`` above ``largest`` bytes; 0 is no limit."""
     if UnsavedFiles.texts:
         unsaved = UnsavedFiles.texts.get(os.path.abspath(path))
         if unsaved is not None:
@@ -490,7 +490,7 @@ def normalize_newlines(text: str) -> str:
 
 
 def refuse_large(size: int, largest: int) -> None:
-    """Raise :class:`Unreadable` for code of more than ``largest`` bytes; 0 is no limit."""
+    """Raise ``Unreadable`` for code of more than ``largest`` bytes; 0 is no limit."""
     if 0 < largest < size:
         raise Unreadable(f"it has {size:,} bytes of code, which is more than max-file-size allows: {largest:,}")
 
@@ -522,5 +522,5 @@ def _line_of_offset(data: bytes, offset: int) -> int:
 
 
 def read_python(path: str, largest: int = 0) -> str:
-    """Return the text of a file; see :func:`load_bytes` and :func:`decode_python`."""
+    """Return the text of a file; see ``load_bytes`` and ``decode_python``."""
     return decode_python(load_bytes(path, largest))

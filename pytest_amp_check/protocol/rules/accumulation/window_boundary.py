@@ -56,8 +56,8 @@ RULE = Rule(
             any_precision=True,
         ),
         "window:off-by-one": ViolationKind(
-            "`{window}` is already true for the first micro-batch, so the first window contains only that one: count "
-            "from one, as in `(i + 1) % k == 0`",
+            "`{window}` is already true for the first micro-batch, so the first window has only one: count from one, "
+            "as in `(i + 1) % k == 0`",
             WARNING,
         ),
         "window:single": ViolationKind(

@@ -134,8 +134,8 @@ RULE = Rule(
             "object, such as `torch.float16`"
         ),
         "autocast:unsupported-dtype": ViolationKind(
-            "`{call}` is given `{dtype}`, which {device} autocast does not support, so autocast warns once and "
-            "switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+            "`{call}` is given `{dtype}`, which {device} autocast does not support, so autocast switches itself off: "
+            "pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
         ),
         "autocast:device-as-enabled": ViolationKind(
             "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type"

@@ -24,22 +24,22 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "backward@region": ViolationKind(
-            "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"
-            " precision: leave the region before the backward pass",
+            "`{call}` runs inside an autocast region, so parts kept in float32 get low-precision gradients: leave the "
+            "region before the backward pass",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
         ),
         "gradient:in-region": ViolationKind(
-            "`{call}` with `create_graph` runs in an autocast region, so float32 islands get a low-precision double "
-            "backward: leave the region before the call",
+            "`{call}` with `create_graph` runs in an autocast region, so parts kept in float32 lose precision: leave "
+            "the region before the call",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
         ),
         "step@region": ViolationKind(
-            "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
-            " in low precision: leave the region before the step",
+            "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low precision: leave "
+            "the region before the step",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,

@@ -14,8 +14,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "write@region-then-forward": ViolationKind(
-            "`{call}` changes parameters in an open autocast region, so the next forward uses low-precision copies "
-            "of old weights: enter autocast inside the loop, once per forward, not around the loop",
+            "`{call}` changes parameters in an open autocast region, so the next forward uses cached old weights: "
+            "enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
         ),

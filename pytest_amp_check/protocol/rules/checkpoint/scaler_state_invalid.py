@@ -83,8 +83,8 @@ RULE = Rule(
             "save `{scaler}.state_dict()` instead"
         ),
         "load:no-scaler": ViolationKind(
-            "The state of `{optimizer}` is loaded from a checkpoint, but the state of `{scaler}` in the same "
-            "checkpoint is not: load it with `{scaler}.load_state_dict()`"
+            "`{optimizer}` is loaded from a checkpoint but `{scaler}` is not, so the loss scale starts at its initial "
+            "value: load it with `{scaler}.load_state_dict()`"
         ),
     },
     rationale="""\

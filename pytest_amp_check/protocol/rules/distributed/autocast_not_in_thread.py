@@ -13,8 +13,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "thread@region": ViolationKind(
-            "`{call}` runs a model in another thread, which does not inherit this autocast region, so the model runs "
-            "in float32: enter the region in the function that the thread runs",
+            "`{call}` runs a model in another thread, where this region is not active, so the model runs in float32: "
+            "enter the region in the function that the thread runs",
             trace_kinds=(AutocastEnter,),
         ),
         "replicas@region": ViolationKind(

@@ -15,8 +15,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "trace@cached-region": ViolationKind(
-            "`{call}` runs in an autocast region with a cache and raises, because the trace treats the cached weights "
-            "as constants: enter the region with `cache_enabled=False`",
+            "`{call}` raises in an autocast region with a cache, because cached weights count as constants: enter the "
+            "region with `cache_enabled=False`",
             trace_kinds=(AutocastEnter,),
         ),
         "graphed@cached-region": ViolationKind(

@@ -36,8 +36,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "hook@scaled": ViolationKind(
-            "`{call}` casts gradients to float16 while they carry the loss scale, so those above 65504 / scale "
-            "become infinite: use `bf16_compress_hook`, or a small `init_scale`"
+            "`{call}` casts scaled gradients to float16, so those above 65504 / scale become infinite: use "
+            "`bf16_compress_hook`, or a small `init_scale`"
         )
     },
     rationale="""\

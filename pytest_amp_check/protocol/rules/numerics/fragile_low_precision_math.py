@@ -28,8 +28,7 @@ RULE = Rule(
     prescan_words=("autocast", "low-precision weights", "float16 MixedPrecision param_dtype"),
     violations={
         "fragile:log-softmax": ViolationKind(
-            "`{call}` takes the logarithm of a softmax that rounds to 0 in low precision for all but the largest "
-            "logit: use `log_softmax`"
+            "`{call}` becomes -inf where the softmax rounds to 0 in low precision: use `log_softmax`"
         ),
         "fragile:log-sigmoid": ViolationKind(
             "`{call}` takes the logarithm of a sigmoid that rounds to 0 in low precision below -17: use `logsigmoid`"

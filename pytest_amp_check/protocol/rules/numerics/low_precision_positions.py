@@ -22,20 +22,18 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(
-            "`{call}` multiplies positions by frequencies in autocast's low precision, so the angles are off by "
-            "radians: compute them in a region with `enabled=False`"
+            "`{call}` computes angles in low precision, so they are off by radians: compute them in a region with "
+            "`enabled=False`"
         ),
         "positions:cast": ViolationKind(
-            "`{call}` rounds positions to low precision before their sine or cosine is computed: cast the sine and "
-            "cosine instead"
+            "`{call}` rounds positions to low precision before their sine or cosine: cast the sine and cosine instead"
         ),
         "positions:rotation": ViolationKind(
             "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
             "float32, and cast their sine and cosine"
         ),
         "positions:rounded": ViolationKind(
-            "`{call}` rounds angles to low precision before their sine and cosine are computed: cast the sine and "
-            "cosine instead"
+            "`{call}` rounds angles to low precision before their sine and cosine: cast the sine and cosine instead"
         ),
         "positions:frequencies": ViolationKind(
             "`{call}` computes the frequencies of positions in low precision: compute the exponent in float32"

@@ -23,8 +23,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "scores:scaled-late": ViolationKind(
-            "`{call}` scales the product of queries and keys only after it may have overflowed in float16: scale one "
-            "factor before the product, or use `scaled_dot_product_attention`"
+            "`{call}` scales attention scores only after they may have overflowed in float16: scale one factor before "
+            "the product, or use `scaled_dot_product_attention`"
         ),
     },
     rationale="""\

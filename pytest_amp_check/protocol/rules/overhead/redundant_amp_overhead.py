@@ -68,12 +68,12 @@ RULE = Rule(
             "the copies: remove `cache_enabled=False`"
         ),
         "scale:told": ViolationKind(
-            "`{call}()` copies the loss scale from the device in every step only to report it, and the program waits "
-            "for the copy: report the scale once in many steps"
+            "`{call}()` waits for the device in every step, only to report the loss scale: report the scale once in "
+            "many steps"
         ),
         "zero:zeros": ViolationKind(
-            "`{call}(set_to_none=False)` fills gradients with zeros, which costs memory in forward and an addition "
-            "in backward: leave `set_to_none` at its default"
+            "`{call}(set_to_none=False)` fills gradients with zeros, which costs memory and an addition: leave "
+            "`set_to_none` at its default"
         ),
     },
     rationale="""\

@@ -27,14 +27,14 @@ RULE = Rule(
     prescan_words=("scaler", "optim_wrapper .backward("),
     violations={
         "step@raw": ViolationKind(
-            "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
-            "the scale: write `{scaler}.scale({loss}).backward()`",
+            "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "
+            "`{scaler}.scale({loss}).backward()`",
             cause=Cause(Backward, unscaled_only=True, label_overrides=((_may_be_scaled_by_caller, "step@raw-given"),)),
             trace_kinds=(Backward,),
         ),
         "step@raw-given": ViolationKind(
-            "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
-            "the scale: write `{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
+            "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "
+            "`{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
             certainty=Certainty(missing_method="scale"),
         ),
         "backward:beside": ViolationKind(
@@ -43,8 +43,7 @@ RULE = Rule(
             certainty=Certainty(missing_method="scale"),
         ),
         "step@raw-framework": ViolationKind(
-            "`{loss}` runs backward without the loss scale, but {framework} divides its gradients by the scale: "
-            "{advice}"
+            "`{loss}` is not scaled, but {framework} divides its gradients by the loss scale: {advice}"
         ),
     },
     rationale="""\

@@ -15,8 +15,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "clip@partly": ViolationKind(
-            "`{call}` covers unscaled gradients together with those of `{optimizer}`, still multiplied by the loss "
-            "scale: call `{scaler}.unscale_({optimizer})` before it",
+            "`{call}` clips unscaled gradients together with those of `{optimizer}`, which are still scaled: call "
+            "`{scaler}.unscale_({optimizer})` before it",
             cause=Cause(Clip, every=True),
             trace_kinds=(Unscale, Backward),
         ),

@@ -21,8 +21,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "step-closure": ViolationKind(
-            "`{scaler}.step({optimizer}, ...)` is given a closure, which no enabled GradScaler supports: "
-            "use an optimizer without a closure, or bfloat16 without a scaler"
+            "`{scaler}.step({optimizer}, ...)` is given a closure, for which an enabled GradScaler raises: use an "
+            "optimizer without a closure, or bfloat16 without a scaler"
         ),
     },
     rationale="""\

@@ -38,8 +38,8 @@ RULE = Rule(
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
-            "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before the edit",
+            "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the edit by the "
+            "scale: call `{scaler}.unscale_({optimizer})` before the edit",
             trace_kinds=(Backward,),
             sparing_kinds=(Unscale,),
         ),

@@ -13,8 +13,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "backward@unscaled": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` has no update before the next backward, whose gradients then count as "
-            "unscaled: call `{scaler}.update()` also where `{skip}` skips the step",
+            "`{scaler}.unscale_({optimizer})` is followed by a backward without an update, so scaled gradients count "
+            "as unscaled: call `{scaler}.update()` also where `{skip}` skips the step",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
@@ -29,8 +29,8 @@ RULE = Rule(
             precedence=Precedence(yields_to=("unscale@window",)),
         ),
         "backward@unscaled-second": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` runs before another backward of the same window, which adds scaled "
-            "gradients to unscaled ones: call it after the last backward, before the gradients are used",
+            "`{scaler}.unscale_({optimizer})` runs before another backward, which adds scaled gradients to unscaled "
+            "ones: call it after the last backward, before the gradients are used",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),

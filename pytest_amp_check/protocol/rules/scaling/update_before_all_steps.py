@@ -32,8 +32,8 @@ RULE = Rule(
             trace_kinds=(Backward,),
         ),
         "update@pending": ViolationKind(
-            "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old scale: step "
-            "every optimizer first, then update once",
+            "`{scaler}.update()` changes the scale before the step of `{optimizer}`, which then divides by the wrong "
+            "scale: step every optimizer first, then update once",
             cause=Cause(Update, label_overrides=((_sets_scale, "update@new-scale"),)),
             trace_kinds=(Backward,),
             exemption="another-scaler",
