@@ -141,8 +141,11 @@ class GraphSummary(Checker):
         for event in events:
             if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
                 steps.setdefault(self.optimizer_index[event.object], []).append(event)
+        # An optimizer that is unscaled and never stepped may be another name of a stepped one.
+        keys = {event.object for event in events if isinstance(event, e.Unscale)}
+        unscaled = {index for key, index in self.optimizer_index.items() if key in keys}
         found: dict[int, frozenset[int]] = {}
-        for event in backwards if len(steps) > 1 else ():
+        for event in backwards if len(steps) > 1 and unscaled <= steps.keys() else ():
             rivals = [each for each in backwards if each is not event and self._may_both_run(each, event)]
             inside = [i for i, each in steps.items() if any(_share_loop(step, event) for step in each)]
             ways = {frozenset(map(self._describe_step, steps[i])) for i in inside}
