@@ -12,7 +12,7 @@ function makeHost(programs: readonly string[], changes: Partial<Host> = {}): Hos
   };
 }
 
-const nothing: Choice = { path: "", folders: ["/work"], environment: undefined };
+const nothing: Choice = { path: "", folders: ["/home/ann/net"], environment: undefined };
 
 test("the setting comes before the environment and PATH", () => {
   const host = makeHost(["/opt/amp/amp-check", "/venv/bin/amp-check", "/usr/bin/amp-check"]);
@@ -27,8 +27,8 @@ test("a setting that names nothing is not replaced by another command", () => {
 
 for (const [path, command] of [
   ["~/bin/amp-check", "/home/ada/bin/amp-check"],
-  ["${workspaceFolder}/.venv/bin/amp-check", "/work/.venv/bin/amp-check"],
-  [".venv/bin/amp-check", "/work/.venv/bin/amp-check"],
+  ["${workspaceFolder}/.venv/bin/amp-check", "/home/ann/net/.venv/bin/amp-check"],
+  [".venv/bin/amp-check", "/home/ann/net/.venv/bin/amp-check"],
   ["amp-check-2", "/usr/bin/amp-check-2"],
   ["  /usr/bin/amp-check-2 ", "/usr/bin/amp-check-2"],
 ] as const) {
