@@ -302,6 +302,9 @@ class TestMarkdown:
             (f"  ```python\n  if x:\n      {SPEAKS}\n  ```", [f"if x:\n    {SPEAKS}"]),
             (f"  ```python\nX = {SPEAKS}\n  ```", [f"X = {SPEAKS}"]),
             (f"> - ```python\n>   {SPEAKS}\n>   ```", [SPEAKS]),
+            # MkDocs: an admonition, and a tab.
+            (f'!!! note "Loss"\n    ```python\n    {SPEAKS}\n    ```\n', [SPEAKS]),
+            (f'=== "PyTorch"\n\n    ```python\n    if x:\n        {SPEAKS}\n    ```\n', [f"if x:\n    {SPEAKS}"]),
             (f">- ```python\n>  {SPEAKS}\n>  ```", [SPEAKS]),
             (f"- > ```python\n  > if x:\n  >     {SPEAKS}\n  > ```", [f"if x:\n    {SPEAKS}"]),
             ("```python\n```", []),

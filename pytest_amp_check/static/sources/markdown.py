@@ -1,4 +1,8 @@
-"""Python code blocks in Markdown."""
+"""Python code blocks in Markdown.
+
+No CommonMark parser: fences in the admonitions and tabs of MkDocs are indented by four columns, which CommonMark takes
+for text, and edits need the place of each character in its line.
+"""
 
 from __future__ import annotations
 
