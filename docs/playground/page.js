@@ -104,7 +104,7 @@ function render(finding) {
     " ", make("a", { href: rule }, `${finding.code} ${finding.name}`), ` (${finding.severity})`,
     make("p", {}, ...show(finding.message)),
   );
-  if (!finding.certain) item.append(make("p", { class: "amp-some" }, `Only on some paths${finding.condition ? ", " : "."}`, ...show(finding.condition ? `${finding.condition}.` : "")));
+  if (!finding.certain) item.append(make("p", { class: "amp-some" }, ...show(`${finding.uncertainty[0].toUpperCase()}${finding.uncertainty.slice(1)}.`)));
   if (finding.fix) {
     const unsafe = finding.fix.applicability === "safe" ? "" : " (may change the training)";
     item.append(make("button", { type: "button", class: "amp-fix", onclick: () => apply(finding.fix) }, ...show(`Fix: ${finding.fix.message}${unsafe}`)));

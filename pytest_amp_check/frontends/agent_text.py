@@ -26,10 +26,7 @@ def format_agent(findings: Iterable[Finding], *, unsafe: bool = False) -> list[L
 def _format_finding(finding: Finding, *, unsafe: bool) -> str:
     cell = f":cell {finding.cell}" if finding.cell is not None else ""
     place = f"{make_printable(finding.filename)}{cell}:{finding.site.line}:{finding.site.column + 1}"
-    paths = ""
-    if not finding.certain:
-        condition = f", {make_printable(finding.condition)}" if finding.condition else ""
-        paths = f" (only on some paths{condition})"
+    paths = "" if finding.certain else f" ({make_printable(finding.uncertainty)})"
     fix = ""
     if finding.fix is not None and (unsafe or finding.fix.applicability == SAFE):
         fix = f" | fix: {'; '.join(map(_format_edit, finding.fix.edits))}"

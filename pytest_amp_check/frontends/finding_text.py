@@ -125,7 +125,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         if finding.trace and not finding.condition:
             lead = ", on some paths, such as this one"
         else:
-            some = "only on some paths" + (f", {make_printable(finding.condition)}" if finding.condition else "")
+            some = make_printable(finding.uncertainty)
     if finding.trace:
         lead = f"trace{lead}"
         before = ""
@@ -163,8 +163,8 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
     parts = finding_data(finding, sources)
     lines = [format_headline(finding, unsafe=unsafe, message=finding.problem), *parts["frame"]]
     if parts["some"]:
-        words = "only on some paths"
-        lines.append([(f"  {words}", "dim"), (parts["some"].removeprefix(words), "")])
+        words, comma, condition = parts["some"].partition(", ")
+        lines.append([(f"  {words}", "dim"), (comma + condition, "")])
     if parts["lead"]:
         lines.append([(f"  {parts['lead']}:", "dim")])
     for number, event in enumerate(parts["events"], 1):

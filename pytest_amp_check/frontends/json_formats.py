@@ -190,7 +190,7 @@ def _make_sarif_rule(code: str) -> dict[str, Any]:
 def _make_sarif_result(finding: Finding, rule: int, fingerprint: str, sources: SourceLines) -> dict[str, Any]:
     message = _format_cell_prefix(finding.site) + finding.message
     if not finding.certain:
-        message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
+        message += f" ({finding.uncertainty})"
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": rule,

@@ -23,6 +23,19 @@ class TraceStep:
         self.text = text
 
 
+def describe_uncertainty(condition: str, *, traced: bool) -> str:
+    """Return why a possible mistake may not occur.
+
+    ``condition`` names the paths (``when use_amp is true``), or an assumption (``if the inputs are in low precision``).
+    ``traced`` is True if a trace shows one of the paths.
+    """
+    if condition.startswith("if "):
+        return f"only {condition}"
+    if condition:
+        return f"only on some paths, {condition}"
+    return "only on some paths" if traced else "possible: it depends on values that the code does not show"
+
+
 class Finding:
     """A mistake, its location, and the events that lead to the mistake.
 
@@ -106,6 +119,11 @@ class Finding:
         return self.site.cell
 
     @property
+    def uncertainty(self) -> str:
+        """Why the mistake may not occur, as text; "" for a certain finding."""
+        return "" if self.certain else describe_uncertainty(self.condition, traced=bool(self.trace))
+
+    @property
     def problem(self) -> str:
         """Message without the remedy."""
         return self.message.replace(f": {self.remedy}", "", 1) if self.remedy else self.message
@@ -130,6 +148,7 @@ class Finding:
             "end_location": {"row": self.site.end_line, "column": self.site.end_column + 1},
             "certain": self.certain,
             "condition": self.condition or None,
+            "uncertainty": self.uncertainty or None,
             "witness": [
                 {
                     "filename": s.site.path,

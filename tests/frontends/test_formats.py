@@ -108,7 +108,7 @@ def test_full_says_on_which_paths_it_holds_and_from_where_a_helper_was_called() 
     assert "\n  called from:\n    train.py:4\n         scaler.scale(model(x)).backward()\n" in shown
     step = TraceStep(Site("train.py", 5, 4, caller=caller), "the gradients are clipped")
     assert "    1. train.py:5 (called from train.py:4): the gradients are clipped\n" in full(finding(trace=(step,)))
-    assert "only on some paths\n" in full(finding(certain=False))
+    assert "\n  possible: it depends on values that the code does not show\n" in full(finding(certain=False))
     shown = full(finding(certain=False, trace=(step,)))
     assert shown.count("paths") == 1
     assert "\n  trace, on some paths, such as this one:\n    1. " in shown
@@ -425,7 +425,7 @@ def test_sarif_holds_rules_results_and_the_way_to_them() -> None:
     assert [step["location"]["message"]["text"] for step in flow] == ["the loss is scaled", "clipped"]
     assert [place["id"] for place in first["relatedLocations"]] == [1, 2]
     assert "codeFlows" not in second
-    assert third["message"]["text"].endswith("(on some paths only, when `bf16` is true)")
+    assert third["message"]["text"].endswith("(only on some paths, when `bf16` is true)")
 
 
 def test_sarif_uris_are_quoted_and_absolute_where_a_file_lies_elsewhere() -> None:

@@ -225,7 +225,7 @@ def test_sarif() -> None:
         "ruleId": "AMP503",
         "ruleIndex": 1,
         "level": "note",
-        "message": {"text": "useless (on some paths only, if x)"},
+        "message": {"text": "useless (only if x)"},
         "locations": [
             {
                 "physicalLocation": {
@@ -237,7 +237,7 @@ def test_sarif() -> None:
     }
     bare = Finding("AMP201", "clip", "warning", "x", Site("/abs/a.py", 1, 0), certain=False)
     (result,) = json.loads(shown("sarif", [bare]))["runs"][0]["results"]
-    assert (result["level"], result["message"]) == ("warning", {"text": "x (on some paths only)"})
+    assert (result["level"], result["message"]) == ("warning", {"text": "x (possible: it depends on values that the code does not show)"})
     assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///abs/a.py"}
 
 
@@ -329,7 +329,7 @@ def test_grouped() -> None:
 def test_full() -> None:
     assert shown("full", findings()) == (
         "b/c d.py:7:3: AMP503 [info] scaler-with-bf16: useless\n"
-        "  only on some paths, if x\n"
+        "  only if x\n"
         "  more: amp-check explain AMP503\n"
         "\n"
         "a.py:2:1: AMP201 [*] [error] clip-before-unscale: scaled: unscale\n"

@@ -225,7 +225,7 @@ def plain(text: str) -> str:
             [example_run(findings=[finding(certain=False, condition="if `a`")])],
             (),
             "run-1",
-            ["Only on some paths, if `a`."],
+            ["Only if `a`."],
         ),
         (
             [example_run(findings=[finding(severity="warning"), finding(severity="info"), finding(severity="info")])],

@@ -110,8 +110,8 @@ def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unscales", "paths"),
     [
-        ("if early:\n            {}", "(on some paths only, when `early` is false)"),
-        ("try:\n            {}\n        except ValueError:\n            pass", "(on some paths only)"),
+        ("if early:\n            {}", "(only on some paths, when `early` is false)"),
+        ("try:\n            {}\n        except ValueError:\n            pass", "(only on some paths)"),
     ],
 )
 def test_a_finding_on_some_paths_says_so(unscales: str, paths: str, tmp_path: Path) -> None:

@@ -272,12 +272,13 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
 @pytest.mark.parametrize(
     ("condition", "witness", "lead"),
     [
-        (None, False, "  only on some paths\n"),
+        ("", False, "  possible: it depends on values that the code does not show\n"),
+        ("if the inputs are in low precision", False, "  only if the inputs are in low precision\n"),
         ("when use_amp is true", False, "  only on some paths, when use_amp is true\n"),
-        (None, True, "  trace, on some paths, such as this one:\n"),
+        ("", True, "  trace, on some paths, such as this one:\n"),
     ],
 )
-def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str | None, witness: bool, lead: str) -> None:
+def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witness: bool, lead: str) -> None:
     steps = (
         (TraceStep(Site("a.py", 1, 0, 1, 3), "scales"), TraceStep(Site("a.py", 2, 0, 2, 3), "clips")) if witness else ()
     )

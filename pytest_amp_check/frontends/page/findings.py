@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...protocol.finding import SEVERITIES
+from ...protocol.finding import SEVERITIES, describe_uncertainty
 from ...protocol.rules import RULES
 from .. import figures
 from . import html_parts
@@ -60,14 +60,13 @@ def _render_article(finding: Mapping[str, Any], violation: Mapping[str, Any] | N
 
 def _make_finding_data(finding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the display data of a finding without available source."""
-    condition = f", {finding['condition']}" if finding["condition"] else ""
     events = [
         {"place": _format_location(step), "called": "", "text": step["text"], "source": ""}
         for step in finding["witness"]
     ]
     return {
         "frame": [],
-        "some": "" if finding["certain"] else f"only on some paths{condition}",
+        "some": "" if finding["certain"] else describe_uncertainty(finding["condition"] or "", traced=bool(events)),
         "lead": "trace" if events else "",
         "events": events,
         "help": [],

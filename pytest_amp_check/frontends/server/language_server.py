@@ -221,7 +221,7 @@ class CheckServer:
     ) -> types.Diagnostic:
         message = finding.message
         if not finding.certain:
-            message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
+            message += f" ({finding.uncertainty})"
         related = []
         for step in finding.trace:
             if step.site.path == document.name:
