@@ -105,7 +105,7 @@ def test_a_mistake_turns_a_passed_test_into_a_failed_one(project: pytest.Pyteste
             "16 |             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # line 16",
             "   |             ^^^^^^^^^^^^^^*",
             "  trace:",
-            "    1. train.py:14 (called from test_a.py:5): gradients multiplied by the loss scale are added",
+            "    1. train.py:14 (called from test_a.py:5): backward adds gradients multiplied by the loss scale",
             "         scaler.scale(loss).backward()",
             "    2. train.py:16: *",
             "  more: amp-check explain AMP201",

@@ -79,8 +79,13 @@ def test_an_event_in_words_is_what_its_first_rule_says_of_it() -> None:
 
 
 def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
-    assert describe_event(e.Backward(SITE)) == "gradients of an unscaled loss are added"
-    assert describe_event(e.Backward(SITE, 0)) == "gradients multiplied by the loss scale are added"
+    assert describe_event(e.Backward(SITE)) == "backward adds gradients of an unscaled loss"
+    assert describe_event(e.Backward(SITE, 0)) == "backward adds gradients multiplied by the loss scale"
+
+
+def test_losses_in_a_trace_are_sentences() -> None:
+    assert describe_event(e.Loss(SITE)) == "the loss is computed"
+    assert describe_event(e.Scale(SITE, 0)) == "the loss is scaled"
 
 
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:

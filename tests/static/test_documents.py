@@ -769,7 +769,7 @@ def test_full_output_shows_the_lines_of_the_cell(tree: Path) -> None:
         "7 |     scaler.step(optimizer)",
     ]
     assert [line for line in shown if re.match(r" +\d\. ", line)] == [
-        "    1. train.ipynb:cell 3:5: gradients multiplied by the loss scale are added",
+        "    1. train.ipynb:cell 3:5: backward adds gradients multiplied by the loss scale",
         "    2. train.ipynb:cell 3:6: the gradients are clipped",
         "    3. train.ipynb:cell 3:7: the scaler steps the optimizer",
     ]
@@ -781,7 +781,7 @@ def test_full_output_names_the_cell_of_a_call(tree: Path) -> None:
     helper = "def back(loss):\n    scaler.scale(loss).backward()\n"
     (tree / "train.ipynb").write_text(notebook(SETUP, helper, loop))
     shown = amp_check("check", "train.ipynb", where=tree).stdout
-    assert "    1. train.ipynb:cell 2:2 (called from train.ipynb:cell 3:5): gradients multiplied by" in shown
+    assert "    1. train.ipynb:cell 2:2 (called from train.ipynb:cell 3:5): backward adds gradients multiplied by" in shown
 
 
 def test_concise_output(tree: Path) -> None:

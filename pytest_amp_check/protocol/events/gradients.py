@@ -88,7 +88,7 @@ class GradDivide(GradientAccess):
 class GradNormalise(OwnedEvent):
     """Gradients are divided manually by the number of microbatches."""
 
-    traits = KindTraits(predicate_worth=MOVES)
+    traits = KindTraits(predicate_worth=MOVES, description="the gradients are divided by hand")
 
 
 class GradLog(Event):

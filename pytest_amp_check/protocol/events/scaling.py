@@ -40,6 +40,8 @@ class ScalerNew(Event):
 class Scale(ScaledLoss):
     """A scaler scales a loss."""
 
+    traits = KindTraits(description="the loss is scaled")
+
     #: The scaled value was computed "in" or "out" of a region, or "?".
     autocast: str = "?"
     #: No input was in, or entered, a region. None if not yet known.
@@ -101,8 +103,8 @@ class Backward(ScaledLoss):
 
     traits = KindTraits(
         predicate_worth=MOVES,
-        description="gradients of an unscaled loss are added",
-        scaled_description="gradients multiplied by the loss scale are added",
+        description="backward adds gradients of an unscaled loss",
+        scaled_description="backward adds gradients multiplied by the loss scale",
         has_loops=True,
         deciding_fields=("feeds", "division", "scaling"),
     )
@@ -202,7 +204,7 @@ class Forward(Event):
 class Loss(Event):
     """A loss function is computed."""
 
-    traits = KindTraits(may_violate=True)
+    traits = KindTraits(description="the loss is computed", may_violate=True)
 
     #: Name of the loss.
     function: str | None = None
