@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of, message_fields
@@ -21,6 +22,12 @@ from pytest_amp_check.protocol import events, tracked_objects
 
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.session import Session
+
+# A loaded machine is no reason to fail.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
