@@ -35,6 +35,8 @@ class ScalerAttributes:
     accumulates: bool = False
     #: An instance of a class of the project holds the scaler.
     held: bool = False
+    #: Only a local name of the function that constructs the scaler holds it, and the function does not take its state.
+    is_local: bool = False
     #: Scalers of which the scaler is one, each constructed in another branch.
     members: frozenset[int] = frozenset()
 

@@ -356,9 +356,9 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
     """Mark saves with the scalers that belong to them, and loads with entries that this program does not save."""
     steps = _scalers_by_optimizer(program, events)
     for save in events[e.Save]:
-        save.scope_scalers = _scaler_names_for(save.owners or (), live, steps) or _apex_scalers_for(
-            save, program, events
-        )
+        scalers = _scalers_for(save.owners or (), live, steps)
+        save.scope_scalers = _names_of(scalers) or _apex_scalers_for(save, program, events)
+        save.open = save.open or (save.has_unknown_parts and not _keep_states(scalers, events))
     # Saves with the scaler's state beside the optimizer's state.
     full = [save for save in events[e.Save] if save.scaler_entries and save.optimizer_entries]
     for load in events[e.ScalerLoad]:
@@ -368,7 +368,7 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
         saved = any(restored.entry in save.optimizer_entries for save in full)
         restored.holds_scaler = saved and restored.source not in program.attributes.handed
         if restored.object is not None:
-            restored.scope_scalers = _scaler_names_for((restored.object,), live, steps)
+            restored.scope_scalers = _names_of(_scalers_for((restored.object,), live, steps))
 
 
 def _apex_scalers_for(save: e.Save, program: Program, events: _EventsByKind) -> tuple[str, ...]:
@@ -380,14 +380,31 @@ def _apex_scalers_for(save: e.Save, program: Program, events: _EventsByKind) -> 
     return tuple(dict.fromkeys(str(event.names["scaler"]) for event in used))
 
 
-def _scaler_names_for(
+def _scalers_for(
     owners: Collection[int], live: tuple[TrackedObject, ...], steps: ScalersByOptimizer
-) -> tuple[str, ...]:
-    """Return the names of the scalers that step the given optimizers.
+) -> list[TrackedObject]:
+    """Return the scalers that step the given optimizers.
 
     Every live scaler counts if no step of these optimizers is visible.
     """
     stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
     if not stepping and owners and all(key in steps for key in owners):
-        return ()
-    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
+        return []
+    return [t for t in live if not stepping or t.key in stepping]
+
+
+def _names_of(scalers: Iterable[TrackedObject]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in scalers))
+
+
+def _keep_states(scalers: Iterable[TrackedObject], events: _EventsByKind) -> bool:
+    """Return True if no code of the program takes the state of these scalers, or receives them unanalyzed.
+
+    Then unknown parts of a checkpoint are not these states.
+    """
+    taken = {event.subject for event in events[e.ScalerState]}
+    given = {key for event in events[e.Handoff] for key in event.objects}
+    known = list(scalers)
+    return bool(known) and all(
+        t.attributes.is_local and not t.attributes.held and t.key not in taken | given for t in known
+    )

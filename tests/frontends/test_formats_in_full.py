@@ -237,7 +237,10 @@ def test_sarif() -> None:
     }
     bare = Finding("AMP201", "clip", "warning", "x", Site("/abs/a.py", 1, 0), certain=False)
     (result,) = json.loads(shown("sarif", [bare]))["runs"][0]["results"]
-    assert (result["level"], result["message"]) == ("warning", {"text": "x (possible: it depends on values that the code does not show)"})
+    assert (result["level"], result["message"]) == (
+        "warning",
+        {"text": "x (possible: it depends on values that the code does not show)"},
+    )
     assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///abs/a.py"}
 
 

@@ -29,6 +29,7 @@ def test_rows_and_columns_are_counted_from_one() -> None:
         "end_location": {"row": 3, "column": 22},
         "certain": True,
         "condition": None,
+        "uncertainty": None,
         "witness": [
             {"filename": "train.py", "cell": None, "location": {"row": 2, "column": 9}, "text": "backward"},
             {"filename": "train.py", "cell": None, "location": {"row": 3, "column": 5}, "text": "the clip"},

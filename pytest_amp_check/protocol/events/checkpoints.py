@@ -36,8 +36,10 @@ class Save(OwnedEvent):
     #: Keys of the states in the checkpoint.
     optimizer_entries: frozenset[str] = frozenset()
     scaler_entries: frozenset[str] = frozenset()
-    #: The checkpoint may contain more.
+    #: The checkpoint may contain the state of a scaler besides, or no scaler exists where it is written.
     open: bool = False
+    #: The value that is saved has unknown parts.
+    has_unknown_parts: bool = False
     #: The receiver of the objects saves the states.
     objects: bool = False
 

@@ -30,6 +30,7 @@ from .arguments import bind_arguments, first_or_named, literal_value, make_objec
 from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
 from .framework_bases import find_base_that_saves
+from .local_scalers import is_local_scaler
 from .losses import all_optimizer_keys, emit_penalty, make_loss_names
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
@@ -249,6 +250,7 @@ def _make_scaler(
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
     made = tracked_object.attributes
     made.constructed, made.enabled, made.callable = True, enabled, entry.name
+    made.is_local = is_local_scaler(interp, node)
     made.enabling = frozenset(key for key, _ in literals(enabled))
     unsaved = find_base_that_saves(interp, interp.state.frame.cls)
     saved_by = {} if unsaved is None else {"framework": unsaved.title, "method": unsaved.saving_methods[0]}
