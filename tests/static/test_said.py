@@ -493,3 +493,30 @@ def test_what_is_said_of_arguments(call: str) -> None:
 def test_what_is_said_of_regions_that_cover_nothing(source: str, told: str) -> None:
     found = check_source(f"import torch\n{source}")
     assert [f"{each.line - 1} {each.message.partition(': ')[0]}" for each in found] == [told] * bool(told)
+
+
+def test_a_flag_of_an_instance_is_named_as_in_the_class() -> None:
+    source = """\
+import torch
+
+class Job:
+    def start(self):
+        self.amp = torch.tensor(self.options.amp)
+        if self.amp and RANK == 0:
+            self.amp = probe(self.model)
+        self.amp = bool(self.amp)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=self.amp)
+
+    def train(self):
+        self.start()
+        for step, batch in enumerate(self.loader):
+            with torch.autocast("cuda", enabled=self.amp):
+                self.loss, self.parts = self.model(batch)
+            self.scaler.scale(self.loss).backward()
+            if (step + 1) % 4 == 0:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+"""
+    (found,) = [finding for finding in check_source(source, "job.py") if finding.code == "AMP301"]
+    assert found.condition == "when `self.amp` is false"

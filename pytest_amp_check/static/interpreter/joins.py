@@ -181,7 +181,9 @@ def _join_maps(
             if value is not None:
                 joined[key] = value
         elif value is not None and other is not value:
-            joined[key] = join_values(interp, formula, value, other, str(key))
+            # An attribute of an instance has the instance in its key.
+            name = f"self.{key[-1]}" if isinstance(key, tuple) else str(key)
+            joined[key] = join_values(interp, formula, value, other, name)
     return joined
 
 
