@@ -111,6 +111,7 @@ class _GraphChecker(GraphExplorer):
     def __init__(self, graph: Graph, program: Program, *, knows_callers: bool = True) -> None:
         super().__init__(graph, program)
         self.knows_callers = knows_callers
+        self._required_answers: dict[tuple[int, bool], bool] = {}
 
     def collect_findings(self) -> Iterator[Finding]:
         if self.may_violate():
@@ -225,9 +226,36 @@ class _GraphChecker(GraphExplorer):
         if LABELS[label][1].in_next_iteration:
             # The first iteration cannot have the violation. Other exceptions need a predicate around one of the two
             # events.
-            return not any(key not in self.window_predicates for x in involved for key, _ in x.guards)
+            return not any(
+                key not in self.window_predicates and not self._is_required(key, truth)
+                for x in involved
+                for key, truth in x.guards
+            )
         violating_paths = self.violation_counts[label, violation.cause, violation.detected_at]
         return violating_paths >= max(1, self.visit_counts[violation.detected_at])
+
+    def _is_required(self, key: int, truth: bool) -> bool:
+        """Return True if the program ends at the other answer to a predicate, by ``raise`` or ``assert``."""
+        known = self._required_answers.get((key, truth))
+        if known is None:
+            other = self._nodes_after(key, truth=not truth)
+            # Branches that return or go on meet again.
+            known = bool(other) and other.isdisjoint(self._nodes_after(key, truth=truth))
+            known = known and all(self.graph.nodes[index].event is None for index in other)
+            self._required_answers[key, truth] = known
+        return known
+
+    def _nodes_after(self, key: int, *, truth: bool) -> set[int]:
+        """Return the nodes that may be reached after an answer to a predicate, without the other answer later."""
+        nodes = self.graph.nodes
+        seen = {target for node in nodes for target, asked, answer in node.edges if asked == key and answer is truth}
+        todo = list(seen)
+        for index in todo:
+            edges = nodes[index].edges
+            further = {target for target, asked, answer in edges if asked != key or answer is truth} - seen
+            seen |= further
+            todo += further
+        return seen
 
     def _is_doubtful(self, label: str, violation: Violation, events: tuple[Event, ...]) -> bool:
         """Return True if the violation rests on an assumption, so that the finding is not certain.
@@ -281,7 +309,11 @@ class _GraphChecker(GraphExplorer):
         answers = self._find_answers(here)
         about = {event.object for event in involved if event.object is not None}
         about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
-        deciding_answers = [(key, truth) for key, truth in cause.guards if answers.get(key) is truth]
+        deciding_answers = [
+            (key, truth)
+            for key, truth in cause.guards
+            if answers.get(key) is truth and not self._is_required(key, truth)
+        ]
         for node in self.graph.nodes:
             event = node.event
             if isinstance(event, sparing_kinds) and (not about or event.object in {None, *about}):
