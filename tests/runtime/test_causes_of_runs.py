@@ -124,6 +124,28 @@ for i in range(4):
     scaler.step(optimizer)
     scaler.update()
 """
+CHARACTERS = """
+class Recognizer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.columns, self.out = nn.Conv1d(8, 16, 3, stride={stride}), nn.Linear(16, 5)
+
+    def forward(self, image):
+        return self.out(self.columns(image).transpose(1, 2)).float().log_softmax(-1).transpose(0, 1)
+
+model = Recognizer().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+scaler = torch.amp.GradScaler("cuda")
+for i in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        out = model(torch.randn(2, 8, 33).cuda())
+        lengths = {lengths}
+        loss = F.ctc_loss(out, torch.randint(1, 5, (2, 10)).cuda(), {inputs}, lengths, zero_infinity=True){mark}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
 RATE = """
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr={rate}){mark}
@@ -447,6 +469,19 @@ PAIRS = (
         SPEECH.format(zero="", mark="  # AMP802"),
         ("is infinite in step 2, because a target is longer", "`zero_infinity=True`"),
         SPEECH.format(zero="zero_infinity=True", mark=""),
+    ),
+    Pair(
+        "inputs that are too short for all targets",
+        CHARACTERS.format(stride=4, lengths="torch.tensor([9, 10])", inputs="torch.tensor([8, 8])", mark="  # AMP802"),
+        ("is infinite for every sample of the first 3 batches", "`zero_infinity` hides it"),
+        CHARACTERS.format(stride=2, lengths="torch.tensor([9, 10])", inputs="torch.tensor([16, 16])", mark=""),
+    ),
+    Pair(
+        "inputs that are too short for all targets, with lengths as tuples",
+        CHARACTERS.format(stride=4, lengths="(10, 9)", inputs="(8,) * 2", mark="  # AMP802"),
+        ("is infinite for every sample of the first 3 batches",),
+        # The others train, and so does the third batch.
+        CHARACTERS.format(stride=4, lengths="(10, 9 if i != 2 else 3)", inputs="(8,) * 2", mark=""),
     ),
     Pair(
         "a learning rate that is too large",

@@ -1431,6 +1431,39 @@ for x, y in batches:
 """,
     ),
     Program(
+        "gradients of two scaled losses that a program adds, with other rounding than the backward pass",
+        "S20",
+        """
+params = list(model.parameters())
+for x, y in batches:
+    optimizer.zero_grad()
+    losses = [loss_of(x, y), loss_of(-x, y)]
+    first, second = (torch.autograd.grad(scaler.scale(loss), params, retain_graph=True) for loss in losses)
+    scaler.scale(sum(losses)).backward()
+    for p, one, two in zip(params, first, second):
+        p.grad = one + two + 0.01 * (one.norm() / two.norm()) * two
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "gradients of a scaled loss in one step, and an edit of scaled gradients in the next",
+        "S20",
+        """
+params = list(model.parameters())
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    if i == 0:
+        torch.autograd.grad(scaler.scale(loss), params, retain_graph=True)
+    scaler.scale(loss).backward()
+    for p in params if i else ():
+        p.grad = p.grad.clamp(-0.01, 0.01)  # AMP202
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
         "gradients are divided by the scale and put in their place before a plain step",
         "S13",
         """

@@ -125,7 +125,7 @@ def test_parameters_that_were_there_before_are_named_at_the_refusal(tmp_path: Pa
         exec(compile(body, str(path), "exec"), names)  # noqa: S102 - our own programs
     assert places(made.findings) == marks(body, "runtime"), shown(made.findings)
     (finding,) = made.findings
-    assert "`model.0.weight`, `model.0.bias`, `model.2.weight` and 1 more of `optimizer`" in finding.message
+    assert "`model.0.weight`, `model.0.bias`, `model.2.weight` and 1 more of `optimizer`: keep" in finding.message
 
 
 def test_the_exception_that_another_one_hides_is_explained(tmp_path: Path) -> None:

@@ -604,6 +604,7 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:overflow",
             "not-finite:domain",
             "not-finite:alignment",
+            "not-finite:no-alignment",
             "not-finite:mask",
             "not-finite:infinity",
             "not-finite:product",

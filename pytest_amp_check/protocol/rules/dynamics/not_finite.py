@@ -31,6 +31,10 @@ RULE = Rule(
             "`{op}` in {where} is infinite in step {step}, because a target is longer than its input can "
             "produce{buffers}: pass `zero_infinity=True`, or leave out such samples"
         ),
+        "not-finite:no-alignment": ViolationKind(
+            "`{call}` is infinite for every sample of the first {count} batches, because targets are longer than "
+            "their inputs, and `zero_infinity` hides it: shorten the inputs less, or leave out such samples"
+        ),
         "not-finite:mask": ViolationKind(
             "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{buffers}: leave at least one "
             "entry of each row unmasked, or fill with the smallest finite number of the dtype"

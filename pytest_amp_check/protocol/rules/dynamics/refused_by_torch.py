@@ -57,7 +57,7 @@ RULE = Rule(
             "update: put it under the condition of the step, and step through the scaler"
         ),
         "raised:half-parameters": ViolationKind(
-            "`{call}` refuses the float16 gradients of {parameters} of `{optimizer}`, created before the recording: "
+            "`{call}` refuses the float16 gradients of {parameters} of `{optimizer}`: "
             "keep trained parameters in float32 (`.float()`), and let autocast choose the dtypes"
         ),
         "raised:method-of-optimizer": ViolationKind(

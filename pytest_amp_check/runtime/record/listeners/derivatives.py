@@ -53,6 +53,7 @@ class DerivativeListener(Listener):
         is_scaled = self._scaled_losses.find_below(roots) is not None or any(map(self._is_scaled_gradient, roots))
         site = self.sites.current_site()
         self._nonfinite.derivatives.record(tensors, site, is_scaled=is_scaled)
+        self._gradients.has_scaled_derivatives |= is_scaled
         # With a graph the result enters a loss, and the scaler sees its overflow in the gradients.
         if not is_scaled or create_graph or self._overflow is not None or id(site) in self._reported_site_ids:
             return
@@ -71,6 +72,7 @@ class DerivativeListener(Listener):
     def record_step(self, found_inf: FoundInf) -> None:
         """Record a step that a scaler applied or skipped."""
         event, self._overflow = self._overflow, None
+        self._gradients.has_scaled_derivatives = False
         if event is not None and not found_inf:
             self._reported_site_ids.add(id(event.site))
             self.recording.run_checker.add_event(event)

@@ -41,6 +41,8 @@ class GradientListener(Listener):
         self._has_later_hooks = False
         #: ``id`` of a location in a hook to the location without its callers.
         self._hook_sites: dict[int, Site] = {}
+        #: True if ``torch.autograd.grad`` has returned scaled gradients since the last step of a scaler.
+        self.has_scaled_derivatives = False
 
     @listener_method
     def record_change(self, tensor: torch.Tensor, effect: str, operand: Any, others: Sequence[Any] = ()) -> None:
@@ -244,7 +246,8 @@ class GradientListener(Listener):
             self.recording.emit(e.Handoff(site, objects=(key,)))
         elif scale != 1.0 and _is_divided(old, new, scale):
             self.recording.emit(e.GradDivide(site, owners=(key,), names=names))
-        elif _is_edited(old, new):
+        # A program that combines scaled gradients itself, such as those of several losses, stores a scaled result.
+        elif not self.has_scaled_derivatives and _is_edited(old, new):
             self.recording.emit(e.GradEdit(site, owners=(key,), names=names))
         else:
             factor = _common_factor(old, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from ..source import Role, SiteText
 from ..sums import LowCounts, RunningAverages, RunningSums, can_observe
 from .listener import Listener, listener_method
 
+#: First batches of a CTC loss that are checked: a program that leaves out single bad batches is right.
+UNALIGNED = 3
+
 
 class LossListener(Listener):
     """A listener for loss functions, and for additions to tensors with one element."""
@@ -21,6 +25,8 @@ class LossListener(Listener):
         super().__init__(recording)
         #: Ids of the locations that computed a low-precision loss outside of any region.
         self._low_loss_site_ids: set[int] = set()
+        #: Id of a location -> batches so far without an alignment of any sample, or None after one with an alignment.
+        self._unaligned_batches: dict[int, int | None] = {}
         self._sums = RunningSums()
         self._averages = RunningAverages()
         self._counts = LowCounts()
@@ -45,6 +51,24 @@ class LossListener(Listener):
         self._low_loss_site_ids.add(id(site))
         names = {"call": SiteText(site), "loss": SiteText(site, Role.ARGUMENT, "input")}
         self.recording.emit(e.Loss(site, low_precision=LOW[output.dtype], names=names))
+
+    @listener_method
+    def record_lengths(self, output: torch.Tensor, input_lengths: Any, target_lengths: Any) -> None:
+        """Record the lengths of a CTC loss that replaces infinities by zero."""
+        if self.recording.backward_depth or not output.requires_grad or not torch.is_grad_enabled():
+            return
+        site = self.sites.current_site()
+        count = self._unaligned_batches.get(id(site), 0)
+        if count is None:
+            return
+        inputs, targets = _read_lengths(input_lengths), _read_lengths(target_lengths)
+        # Repeated labels need even longer inputs.
+        is_unaligned = len(inputs) == len(targets) > 0 and all(map(operator.gt, targets, inputs))
+        self._unaligned_batches[id(site)] = count + 1 if is_unaligned else None
+        if is_unaligned and count + 1 == UNALIGNED:
+            self._unaligned_batches[id(site)] = None
+            names = {"call": SiteText(site), "count": str(UNALIGNED)}
+            self.recording.emit(e.NotFinite(site, how="no-alignment", names=names))
 
     def should_watch_averages(self, tensor: torch.Tensor) -> bool:
         """Return True if small changes of a low-precision tensor should be checked."""
@@ -81,3 +105,12 @@ class LossListener(Listener):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, Role.RECEIVER)}
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))
+
+
+def _read_lengths(lengths: Any) -> list[int]:
+    """Return the lengths of samples, or [] if they are on a device that would have to be waited for."""
+    if not isinstance(lengths, torch.Tensor):
+        return list(lengths) if isinstance(lengths, (list, tuple)) else []
+    if not can_observe(lengths) or lengths.untyped_storage().device.type != "cpu":
+        return []
+    return [int(length) for length in lengths.flatten().tolist()]

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     #: Losses whose result no float32 target of the output's shape promotes, under the names that torch.nn.functional
     #: calls.
-    low = ((torch._C._nn, "cross_entropy_loss"), (torch._C._nn, "nll_loss_nd"), (torch, "ctc_loss"))
+    low = ((torch._C._nn, "cross_entropy_loss"), (torch._C._nn, "nll_loss_nd"))
     return [
         Patch(torch._C._nn, "binary_cross_entropy", on_call=_notify_bce, may_be_compiled=True),
+        Patch(torch, "ctc_loss", on_return=_notify_ctc, may_be_compiled=True),
         *(Patch(module, name, on_return=_notify_low_loss, may_be_compiled=True) for module, name in low),
     ]
 
@@ -30,3 +31,19 @@ def _notify_bce(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
 def _notify_low_loss(recorder: Recorder, result: Any, output: Any, *args: Any, **kwargs: Any) -> None:
     if getattr(result, "dtype", None) in LOW:
         recorder.losses.record_low_loss(output)
+
+
+def _notify_ctc(
+    recorder: Recorder,
+    result: Any,
+    output: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> None:
+    _notify_low_loss(recorder, result, output)
+    if zero_infinity:
+        recorder.losses.record_lengths(output, input_lengths, target_lengths)
