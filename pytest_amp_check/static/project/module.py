@@ -578,11 +578,18 @@ class Module:
             function.cls.methods.setdefault(function.name, function)
         return _Scope(node, None, set(), function, set(), scope)
 
+    def _note_annotated(self, node: ast.AnnAssign, scope: _Scope) -> None:
+        """Record the aliases of a constant of the file with an annotation."""
+        if node.value is not None and isinstance(node.target, ast.Name) and isinstance(scope.node, ast.Module):
+            words = set(filter(None, map(tail_name, _possible_sources(node.value))))
+            self.aliases.setdefault(node.target.id, set()).update(words)
+
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
         self._roles.note_assignment(node)
         value = node.value
-        sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+        # A choice or a table inside a function is only data of the function, which has these names itself.
+        sources = _possible_sources(value) if isinstance(scope.node, ast.Module) else _call_sources(value)
         words = set(filter(None, map(tail_name, sources)))
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
             scope.used_names.add(FILLING)
@@ -692,6 +699,7 @@ def _calls_parameters(node: ast.AST) -> bool:
 _SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
 #: Functions that record other kinds of node.
 _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
+    ast.AnnAssign: Module._note_annotated,
     ast.Assign: Module._note_assignment,
     ast.AugAssign: Module._note_counting,
     ast.BinOp: Module._note_counting,
@@ -701,6 +709,24 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def _possible_sources(value: ast.expr) -> list[ast.expr]:
+    """Return the expressions whose names an assigned value may stand for: of a call, a choice or a table."""
+    match value:
+        case ast.IfExp(body=first, orelse=second):
+            return [*_possible_sources(first), *_possible_sources(second)]
+        case ast.Dict(values=items) if len(items) <= MAX_ALIAS_TARGETS:
+            return [source for item in items for source in _possible_sources(item)]
+        case ast.Call(func=ast.Name(id="dict"), keywords=items):
+            return [source for item in items for source in _possible_sources(item.value)]
+        case _:
+            return _call_sources(value)
+
+
+def _call_sources(value: ast.expr) -> list[ast.expr]:
+    """Return the callee and the arguments of a call, or the expression itself."""
+    return [value.func, *value.args] if isinstance(value, ast.Call) else [value]
 
 
 def _weights_old_value(target: ast.expr, value: ast.BinOp) -> bool:
