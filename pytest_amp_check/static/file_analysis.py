@@ -170,7 +170,7 @@ def analyze(
             return _rejected_result(path, explain_rejection(text, error), text)
     program = Program()
     module = Module(path, text, parsed)
-    mark_relevant(module, project.relevant_imports(module, path))
+    mark_relevant(module, project.relevant_imports(module, path), project.casting_imports(module, path))
     program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
     program.attributes.fragment = code_blocks.is_markdown(path)
     program.attributes.lightning16 = project.has_lightning16

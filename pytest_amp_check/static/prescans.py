@@ -74,12 +74,20 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.does_training_step and look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
+    casting = {os.path.abspath(look.path) for look in seen if look.casts_weights}
+    casting_stems = {os.fsencode(source_files.import_stem(path)) for path in casting}
     parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
 
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
-        # Few files share a name, so this test is rare.
+        # Few files share a name, so these tests are rare.
+        if (
+            prescan.optimizes_model
+            and not casting_stems.isdisjoint(prescan.imported_names or ())
+            and not casting.isdisjoint(sources_of_imports(project, prescan.path))
+        ):
+            return True  # This file trains a model that another file casts to a low dtype.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
         imported = sources_of_imports(project, prescan.path)

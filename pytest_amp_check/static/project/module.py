@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
@@ -581,16 +582,17 @@ class Module:
     def _note_annotated(self, node: ast.AnnAssign, scope: _Scope) -> None:
         """Record the aliases of a constant of the file with an annotation."""
         if node.value is not None and isinstance(node.target, ast.Name) and isinstance(scope.node, ast.Module):
-            words = set(filter(None, map(tail_name, _possible_sources(node.value))))
-            self.aliases.setdefault(node.target.id, set()).update(words)
+            self.aliases.setdefault(node.target.id, set()).update(_names_of_torch(node.value))
 
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
         self._roles.note_assignment(node)
         value = node.value
-        # A choice or a table inside a function is only data of the function, which has these names itself.
-        sources = _possible_sources(value) if isinstance(scope.node, ast.Module) else _call_sources(value)
+        sources = _call_sources(value)
         words = set(filter(None, map(tail_name, sources)))
+        if isinstance(scope.node, ast.Module):
+            # A choice or a table inside a function is data of the function, which has these names itself.
+            words |= _names_of_torch(value)
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
             scope.used_names.add(FILLING)
         if isinstance(value, ast.BinOp) and _weights_old_value(node.targets[0], value):
@@ -711,22 +713,26 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
 }
 
 
-def _possible_sources(value: ast.expr) -> list[ast.expr]:
-    """Return the expressions whose names an assigned value may stand for: of a call, a choice or a table."""
+def _names_of_torch(value: ast.expr) -> set[str]:
+    """Return the names of dtypes, regions, losses and the like that a choice or a table of a file holds."""
     match value:
         case ast.IfExp(body=first, orelse=second):
-            return [*_possible_sources(first), *_possible_sources(second)]
+            return _names_of_torch(first) | _names_of_torch(second)
         case ast.Dict(values=items) if len(items) <= MAX_ALIAS_TARGETS:
-            return [source for item in items for source in _possible_sources(item)]
+            return set().union(*map(_names_of_torch, items))
         case ast.Call(func=ast.Name(id="dict"), keywords=items):
-            return [source for item in items for source in _possible_sources(item.value)]
+            return set().union(*(_names_of_torch(item.value) for item in items))
         case _:
-            return _call_sources(value)
+            return set(map(tail_name, _call_sources(value))) & _NAMES_OF_TORCH
 
 
 def _call_sources(value: ast.expr) -> list[ast.expr]:
     """Return the callee and the arguments of a call, or the expression itself."""
     return [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+
+
+#: Last names of dtypes, and of the functions and classes of torch that have a model.
+_NAMES_OF_TORCH = frozenset(name.rpartition(".")[2] for name in (*torch_api.DTYPES, *torch_api.SURFACE))
 
 
 def _weights_old_value(target: ast.expr, value: ast.BinOp) -> bool:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import ast
 
+from ....protocol.torch_api import SURFACE, canonical_name
 from ..conditions import Formula, disjunction
 from ..counters import equality_formula
 from ..interpreter import Interpreter
 from ..joins import MAX_OPTIONS, join_values
 from ..values.containers import MappingValue
+from ..values.definitions import ExternalName
 from ..values.value import NO_CONSTANT, Const, Value
 
-#: Kinds of values that have no state of their own. Optimizers and scalers are left out: a loop over the keys of their
-#: dict uses all of them, one in each iteration.
-_STATELESS_KINDS = frozenset(("named", "function", "class", "partial", "autocast", "null context"))
-#: Kinds of values that may stand beside these in a table. A name that is not resolved yet decides nothing.
-_NEUTRAL_KINDS = frozenset(("constant", "unknown", "imported"))
+#: Kinds of values that may stand in a table. Optimizers and scalers are left out: a loop over the keys of their dict
+#: uses all of them, one in each iteration.
+_KINDS = frozenset(
+    ("named", "function", "class", "partial", "autocast", "null context", "constant", "unknown", "imported")
+)
 
 
 def select_from_table(
@@ -49,13 +51,22 @@ def select_from_table(
 
 
 def _is_table(table: MappingValue) -> bool:
-    kinds = {value.kind for value in table.items.values()}
+    """Return True for a dict with a dtype, a region or a name of torch that has a model.
+
+    Of other names and functions only the first would count, and that is worse than an unknown value.
+    """
     return (
         len(table.items) > 1
-        and not kinds.isdisjoint(_STATELESS_KINDS)
-        and kinds <= _STATELESS_KINDS | _NEUTRAL_KINDS
+        and all(value.kind in _KINDS for value in table.items.values())
+        and any(map(_is_known, table.items.values()))
         and not any(isinstance(key, tuple) for key in table.items)
     )
+
+
+def _is_known(value: Value) -> bool:
+    if isinstance(value, ExternalName):
+        return bool(value.possible_dtypes) or canonical_name(value.name) in SURFACE
+    return value.kind in ("autocast", "null context")
 
 
 def _index_node(node: ast.AST) -> ast.expr:
