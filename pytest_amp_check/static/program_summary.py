@@ -271,6 +271,8 @@ def _mark_casts(program: Program) -> None:
                     )
                     and _is_stepped_before(graph, index, of_module)
                 )
+            # A setting decides, and other settings may decide that nothing is trained.
+            event.guessed = event.guessed or bool(event.guards)
             scaled = events[e.ScalerStep]
             event.with_scaler = not scaled or not all(_excludes(graph, event, step) for step in scaled)
             # A test of a few steps casts on purpose, and has no small updates to lose.

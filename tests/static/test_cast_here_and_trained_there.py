@@ -210,3 +210,10 @@ def main(args, loader):
 def test_a_scaler_under_a_condition_that_excludes_the_cast(cast: str, scaled: str, label: str) -> None:
     found = [each for each in check_source(PRECISION.format(cast=cast, scaled=scaled)) if each.code == "AMP501"]
     assert [each.label for each in found] == [label]
+
+
+@pytest.mark.parametrize(("test", "certain"), [("if args.half:", False), ("if True:", True)])
+def test_a_setting_makes_the_cast_possible(test: str, *, certain: bool) -> None:
+    source = PRECISION.format(cast="True", scaled="args.amp").replace("if True:", test)
+    found = [each for each in check_source(source) if each.code == "AMP501"]
+    assert [each.certain for each in found] == [certain]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.engine import check_paths, check_source
 
 TRAIN = """\
 import contextlib
@@ -145,3 +147,42 @@ for x in loader:
     scaler.update()
 """
     assert check_source(source, "train.py") == []
+
+
+HELPERS = [
+    f"KINDS = {DTYPES}\n",
+    f"KINDS: dict = {DTYPES}\n",
+    """\
+def pick(name):
+    if name == "fp16":
+        return torch.float16
+    if name == "bf16":
+        return torch.bfloat16
+    return torch.float32
+""",
+    f"def pick(name):\n    return {DTYPES}[name]\n",
+    "KIND = torch.float16\n",
+]
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_dtype_that_another_file_gives(tmp_path: Path, helper: str, *, as_module: bool) -> None:
+    name = "pick" if "pick" in helper else "KINDS" if "KINDS" in helper else "KIND"
+    use = {"pick": "pick(config.dtype)", "KINDS": "KINDS[config.dtype]", "KIND": "KIND"}[name]
+    imported = "import helpers\n" if as_module else f"from helpers import {name}\n"
+    kind = f"helpers.{use}" if as_module else use
+
+    def codes(text: str, made: str, region: str) -> list[str]:
+        (tmp_path / "helpers.py").write_text(f"import torch\n\n{text}")
+        loss = "F.cross_entropy(model(x).float(), y)"
+        train = TRAIN.format(table="", made=made, region=region, loss=loss, step=PLAIN)
+        (tmp_path / "train.py").write_text(imported + train)
+        return [each.code for each in check_paths([str(tmp_path)]).findings]
+
+    region = f'torch.autocast("cuda", dtype={kind})'
+    assert codes(helper, "pass", region) == ["AMP502"]
+    assert codes(helper, f"model.to({kind})", "contextlib.nullcontext()") == ["AMP501"]
+    wide = helper.replace("bfloat16", "float64").replace("float16", "float32")
+    assert codes(wide, "pass", region) == []
+    assert codes(wide, f"model.to({kind})", "contextlib.nullcontext()") == []

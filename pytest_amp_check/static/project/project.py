@@ -12,7 +12,7 @@ from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
 from ..sources.tokens import refuse_dense
-from .exports import AFFECTS_PROTOCOL, CASTS_WEIGHTS, INHERITS_TRAINING, Exports, NameRelevance
+from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, Exports, NameRelevance
 from .import_search import iterate_imports, kept_import_targets
 from .importers import Importers
 from .roots import package_top, project_of
@@ -103,7 +103,7 @@ class Project:
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
-        self._casting_exports = Exports(load, CASTS_WEIGHTS)
+        self._casting_exports = Exports(load, GIVES_LOW_PRECISION)
         self._may_resume = False
         #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
@@ -356,7 +356,7 @@ class Project:
         )
 
     def casting_imports(self, module: Module, path: str) -> frozenset[str]:
-        """Return the imported names of a file that may return a model with weights in a low dtype.
+        """Return the imported names of a file that may give a low dtype, or a model with weights in a low dtype.
 
         Only a file that makes an optimizer may train such a model.
         """

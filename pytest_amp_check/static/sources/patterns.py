@@ -531,6 +531,8 @@ _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat1
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
+#: A low dtype that a function returns, that a table holds, or that is a constant.
+_GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
 #: Number of bytes before a cast in which the model stands.
@@ -647,6 +649,16 @@ def casts_weights(data: bytes) -> bool:
         or re.search(_LOW_DTYPE, data) is not None
         or any(map(_casts_model, data.split(b"\n")))
     )
+
+
+def gives_low_precision(data: bytes) -> bool:
+    """Return True if a definition may give its user a low dtype, or a model with weights in a low dtype.
+
+    A dtype is given by a return, by a table or by a constant.
+    """
+    if not any(word in data for word in _LOW_CAST_WORDS):
+        return False
+    return re.search(_GIVEN_DTYPE, data) is not None or casts_weights(data)
 
 
 def _casts_copy(line: bytes) -> bool:
