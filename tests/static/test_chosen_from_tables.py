@@ -186,3 +186,11 @@ def test_a_dtype_that_another_file_gives(tmp_path: Path, helper: str, *, as_modu
     wide = helper.replace("bfloat16", "float64").replace("float16", "float32")
     assert codes(wide, "pass", region) == []
     assert codes(wide, f"model.to({kind})", "contextlib.nullcontext()") == []
+
+
+@pytest.mark.parametrize("chosen", [f"{DTYPES}[config.dtype]", "torch.float32 if config.wide else torch.float16"])
+def test_a_choice_of_dtypes_is_no_argument_that_autocast_refuses(chosen: str) -> None:
+    asked = "config.wide" if "wide" in chosen else 'config.dtype == "fp32"'
+    region = f'contextlib.nullcontext() if {asked} else torch.autocast("cpu", dtype=kind)'
+    assert "AMP106" not in codes(f"kind = {chosen}", region)
+    assert "AMP106" in codes("kind = torch.float32", 'torch.autocast("cpu", dtype=kind)')
