@@ -19,7 +19,7 @@ from ..interpreter.classes import (
     method_of,
     uses_scaler,
 )
-from ..interpreter.conditions import Formula
+from ..interpreter.conditions import Formula, literals
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
@@ -475,7 +475,7 @@ def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
     is_default = literal_value(reduced) is None or (reduced is None and None not in keywords_of(node))
     reduces_in = computes_in if is_default else _possible_dtypes(reduced)
     low = next((dtype for dtype in reduces_in if dtype in ("float16", "bfloat16")), None)
-    if low is not None and not interp.site_of(node).is_in_test():
+    if low is not None and not interp.site_of(node).is_in_test() and _follows(reduces_in[low], computes_in):
         names: dict[str, object] = {"call": expression_text(callee_of(node) or node)}
         how = "default" if is_default else "given"
         # With few ranks it may be chosen on purpose.
@@ -485,6 +485,17 @@ def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
         dtype = next(iter(computes_in)) if len(computes_in) == 1 else _summarize_choice(computes_in)
         interp.file_data(PolicyDtypes)[made.key] = dtype, "output_dtype" in keywords
     return made
+
+
+def _follows(condition: Formula, dtypes: dict[str, Formula]) -> bool:
+    """Return True if the setting that decides the dtypes of the parameters also decides a condition.
+
+    A setting of its own lets the user choose the dtype of the reduction.
+    """
+    if isinstance(condition, bool):
+        return condition
+    decisive = {key for other in dtypes.values() for key, _ in literals(other)}
+    return any(key in decisive for key, _ in literals(condition))
 
 
 def _possible_dtypes(value: Value | None) -> dict[str, Formula]:
