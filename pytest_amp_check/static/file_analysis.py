@@ -26,6 +26,8 @@ from .sources.patterns import Code
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
+#: The rule about the dtypes of trained weights.
+WEIGHT_CODE = "AMP501"
 
 
 def analyze_path(path: str) -> FileResult:
@@ -223,6 +225,8 @@ def analyze(
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.
         module.release_references()
+    if path in project.weight_files:
+        findings = [finding for finding in findings if finding.code == WEIGHT_CODE]
     enters_itself = program.attributes.enters_autocast
     # The region may be in another file that the analysis read.
     program.attributes.enters_autocast = enters_itself or any(

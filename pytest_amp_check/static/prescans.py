@@ -81,20 +81,26 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
-        # Few files share a name, so these tests are rare.
-        if (
-            prescan.optimizes_model
-            and not casting_stems.isdisjoint(prescan.imported_names or ())
-            and not casting.isdisjoint(sources_of_imports(project, prescan.path))
-        ):
-            return True  # This file trains a model that another file casts to a low dtype.
+        # Few files share a name, so this test is rare.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
         imported = sources_of_imports(project, prescan.path)
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 
+    def trains_cast_model(prescan: Prescan) -> bool:
+        """Return True if a file trains, and imports a file that casts a model to a low dtype."""
+        return (
+            prescan.optimizes_model
+            and not casting_stems.isdisjoint(prescan.imported_names or ())
+            and not casting.isdisjoint(sources_of_imports(project, prescan.path))
+        )
+
     found = todo + [look for look in others if takes_part(look)]
+    taken = {look.path for look in found}
+    training_files = [look for look in others if look.path not in taken and trains_cast_model(look)]
+    project.weight_files = frozenset(look.path for look in training_files)
+    found += training_files
     analyzed = {look.path for look in found}
     assumed = [look for look in seen if look.path not in analyzed and _may_suffer_from_chosen_dtype(look, project)]
     project.assumed_files = frozenset(look.path for look in assumed)

@@ -217,3 +217,24 @@ def test_a_setting_makes_the_cast_possible(test: str, *, certain: bool) -> None:
     source = PRECISION.format(cast="True", scaled="args.amp").replace("if True:", test)
     found = [each for each in check_source(source) if each.code == "AMP501"]
     assert [each.certain for each in found] == [certain]
+
+
+def test_a_file_without_mixed_precision_is_checked_for_its_weights_alone(tmp_path: Path) -> None:
+    train = """\
+from torch import nn, optim
+from models import build
+
+def main(config, loader):
+    model = build(config)
+    optimizer = optim.AdamW(model.parameters())
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x).float(), y)
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    (tmp_path / "models.py").write_text(BUILD.format(cast="model.half()"))
+    (tmp_path / "train.py").write_text(train)
+    found = check_paths([str(tmp_path)]).findings
+    assert [(each.code, Path(each.site.path).name) for each in found] == [("AMP501", "models.py")]
