@@ -221,12 +221,16 @@ def analyze(
             findings += find_assumed_effects(
                 module, project, findings, lambda: import_reach.is_package_near_float16(project, path)
             )
+        for_weights = {(path, each.node.lineno) for each in module.functions.values() if each.is_weight_entry_point}
+        findings = [
+            each
+            for each in findings
+            if each.code == WEIGHT_CODE or not each.entries or not for_weights.issuperset(each.entries)
+        ]
     finally:
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.
         module.release_references()
-    if path in project.weight_files:
-        findings = [finding for finding in findings if finding.code == WEIGHT_CODE]
     enters_itself = program.attributes.enters_autocast
     # The region may be in another file that the analysis read.
     program.attributes.enters_autocast = enters_itself or any(

@@ -99,7 +99,6 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     found = todo + [look for look in others if takes_part(look)]
     taken = {look.path for look in found}
     training_files = [look for look in others if look.path not in taken and trains_cast_model(look)]
-    project.weight_files = frozenset(look.path for look in training_files)
     found += training_files
     analyzed = {look.path for look in found}
     assumed = [look for look in seen if look.path not in analyzed and _may_suffer_from_chosen_dtype(look, project)]

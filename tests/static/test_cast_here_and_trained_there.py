@@ -220,19 +220,22 @@ def test_a_setting_makes_the_cast_possible(test: str, *, certain: bool) -> None:
 
 
 def test_a_file_without_mixed_precision_is_checked_for_its_weights_alone(tmp_path: Path) -> None:
+    # The second backward adds to gradients of the first one (AMP215).
     train = """\
 from torch import nn, optim
 from models import build
 
 def main(config, loader):
-    model = build(config)
-    optimizer = optim.AdamW(model.parameters())
-    for i, (x, y) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(x).float(), y)
-        loss.backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+    model, head = build(config), nn.Linear(8, 8)
+    first = optim.SGD(model.parameters(), lr=0.1)
+    second = optim.SGD(head.parameters(), lr=0.1)
+    for x in loader:
+        second.zero_grad()
+        head(model(x)).mean().backward()
+        second.step()
+        model(x).mean().backward()
+        first.step()
+        first.zero_grad()
 """
     (tmp_path / "models.py").write_text(BUILD.format(cast="model.half()"))
     (tmp_path / "train.py").write_text(train)

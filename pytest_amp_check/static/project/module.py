@@ -65,6 +65,7 @@ class Function:
         "is_context_manager",
         "is_entry_point",
         "is_generator",
+        "is_weight_entry_point",
         "may_compute_loss",
         "may_lose_precision",
         "may_save_checkpoint",
@@ -85,6 +86,8 @@ class Function:
         self.is_context_manager = "contextmanager" in self.decorator_names()
         #: True if the function is worth an analysis without a caller.
         self.is_entry_point = False
+        #: An entry point only because other code may cast the weights that the function trains.
+        self.is_weight_entry_point = False
         #: True if other methods of the class use a scaler.
         self.has_scaler_siblings = False
         #: True if the function writes a checkpoint.

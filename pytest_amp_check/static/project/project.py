@@ -83,7 +83,6 @@ class Project:
         "largest",
         "low_model_files",
         "members",
-        "weight_files",
     )
 
     def __init__(self, largest: int = LARGEST_FILE) -> None:
@@ -98,8 +97,6 @@ class Project:
         self.assumed_dtype = ""
         #: Files that are analyzed only under the assumption that their inputs are in low precision.
         self.assumed_files: frozenset[str] = frozenset()
-        #: Files without a word of mixed precision, analyzed only for the dtypes of the weights that they train.
-        self.weight_files: frozenset[str] = frozenset()
         #: Files that choose the dtype of a model, by the top directory of their package.
         self.low_model_files: dict[str, set[str]] = {}
         #: Maximum size, in bytes of code, of a file that is parsed and searched.

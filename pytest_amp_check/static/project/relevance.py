@@ -185,6 +185,7 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     # If the file trains neither itself nor through its imports, the foreign names are base classes with a training.
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
+    plain_bits = dict(bits)
     for name in casting:
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
@@ -205,6 +206,13 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         f: everywhere | _add_called_bits(_own_bits(f.used_names, bits), _combine_bits(f.used_names, found))
         for f in module.functions.values()
     }
+    plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
+
+    def violates_without_casts(function: Function) -> bool:
+        names = function.used_names
+        called = _combine_bits(names, plain_found)
+        return _may_violate(everywhere | _add_called_bits(_own_bits(names, plain_bits), called))
+
     losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and function.cls is not None and does[function] & _AMP}
@@ -228,9 +236,16 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         function.is_entry_point = (
             _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
         )
-        function.has_scaler_siblings = (function.cls in scaling and bool(part)) or (
+        shares_scaler = function.cls in scaling and bool(part)
+        function.has_scaler_siblings = shares_scaler or (
             function.cls in cast_and_train
             and (function.name == "__init__" or does[function] & _TRAINING_STEP == _TRAINING_STEP)
+        )
+        function.is_weight_entry_point = (function.is_entry_point or function.has_scaler_siblings) and not (
+            connecting
+            or shares_scaler
+            or violates_without_casts(function)
+            or _is_run_by_a_trainer(module, function, does[function])
         )
         function.may_compute_loss = not losses.isdisjoint(function.used_names)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
