@@ -87,7 +87,7 @@ def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
         trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-        certain = not LABELS[label][1].certainty.always_possible
+        certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
         finding = make_finding(label, event.site, [event, *others], values, trace, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):

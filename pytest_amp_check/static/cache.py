@@ -412,6 +412,8 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.has_fragile_math,
         prescan.computes_tensors,
         prescan.chooses_model_dtype,
+        prescan.casts_weights,
+        prescan.optimizes_model,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -422,13 +424,14 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, classes, bases, imports = rest
+    step, fragile, tensors, chooses, casts, optimizes, classes, bases, imports = rest
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
     prescan.does_training_part, prescan.does_training_step = parse_bool(part), parse_bool(step)
     prescan.has_fragile_math, prescan.computes_tensors = parse_bool(fragile), parse_bool(tensors)
     prescan.chooses_model_dtype = parse_bool(chooses)
+    prescan.casts_weights, prescan.optimizes_model = parse_bool(casts), parse_bool(optimizes)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

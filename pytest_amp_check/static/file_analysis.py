@@ -26,6 +26,8 @@ from .sources.patterns import Code
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
+#: The rule about the dtypes of trained weights.
+WEIGHT_CODE = "AMP501"
 
 
 def analyze_path(path: str) -> FileResult:
@@ -170,7 +172,7 @@ def analyze(
             return _rejected_result(path, explain_rejection(text, error), text)
     program = Program()
     module = Module(path, text, parsed)
-    mark_relevant(module, project.relevant_imports(module, path))
+    mark_relevant(module, project.relevant_imports(module, path), project.casting_imports(module, path))
     program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
     program.attributes.fragment = code_blocks.is_markdown(path)
     program.attributes.lightning16 = project.has_lightning16
@@ -219,6 +221,12 @@ def analyze(
             findings += find_assumed_effects(
                 module, project, findings, lambda: import_reach.is_package_near_float16(project, path)
             )
+        for_weights = {(path, each.node.lineno) for each in module.functions.values() if each.is_weight_entry_point}
+        findings = [
+            each
+            for each in findings
+            if each.code == WEIGHT_CODE or not each.entries or not for_weights.issuperset(each.entries)
+        ]
     finally:
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.

@@ -74,6 +74,8 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.does_training_step and look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
+    casting = {os.path.abspath(look.path) for look in seen if look.casts_weights}
+    casting_stems = {os.fsencode(source_files.import_stem(path)) for path in casting}
     parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
 
     def takes_part(prescan: Prescan) -> bool:
@@ -86,7 +88,18 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 
+    def trains_cast_model(prescan: Prescan) -> bool:
+        """Return True if a file trains, and imports a file that casts a model to a low dtype."""
+        return (
+            prescan.optimizes_model
+            and not casting_stems.isdisjoint(prescan.imported_names or ())
+            and not casting.isdisjoint(sources_of_imports(project, prescan.path))
+        )
+
     found = todo + [look for look in others if takes_part(look)]
+    taken = {look.path for look in found}
+    training_files = [look for look in others if look.path not in taken and trains_cast_model(look)]
+    found += training_files
     analyzed = {look.path for look in found}
     assumed = [look for look in seen if look.path not in analyzed and _may_suffer_from_chosen_dtype(look, project)]
     project.assumed_files = frozenset(look.path for look in assumed)

@@ -71,7 +71,8 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
     trained = _with_submodules(program, _owned_modules(bare) - frozen)
-    by_unknown = _with_submodules(program, _given_modules(bare) - frozen) - trained
+    # If the code chooses between a known optimizer and one that is not analyzed, the latter may keep float32 copies.
+    by_unknown = _with_submodules(program, _given_modules(bare) - frozen)
     program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     program.attributes.trained_modules = {*trained, *by_trainer, *by_unknown} - frozen
     if events[e.ModuleCast]:
@@ -270,8 +271,25 @@ def _mark_casts(program: Program) -> None:
                     )
                     and _is_stepped_before(graph, index, of_module)
                 )
+            # A setting decides, and other settings may decide that nothing is trained.
+            event.guessed = event.guessed or bool(event.guards)
+            scaled = events[e.ScalerStep]
+            event.with_scaler = not scaled or not all(_excludes(graph, event, step) for step in scaled)
             # A test of a few steps casts on purpose, and has no small updates to lose.
             event.trained = trained and not event.site.is_in_test()
+
+
+def _excludes(graph: Graph, event: Event, other: Event) -> bool:
+    """Return True if the guards of an event exclude a guard of another event."""
+    known = dict(event.guards)
+    todo = list(event.guards)
+    while todo:
+        key, truth = todo.pop()
+        for when, implied, its_truth in graph.predicates[key].implications:
+            if when is truth and implied not in known:
+                known[implied] = its_truth
+                todo.append((implied, its_truth))
+    return any(known.get(key, truth) is not truth for key, truth in other.guards)
 
 
 class _AfterCast(NamedTuple):

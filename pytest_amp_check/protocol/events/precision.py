@@ -24,6 +24,8 @@ class ModuleCast(Event):
     created: bool = False
     #: The same code trains the module in this dtype.
     trained: bool = True
+    #: A scaler may step after the cast: no condition of the cast excludes all steps of scalers.
+    with_scaler: bool = True
     #: Cast back to float32 while the module is trained, so that its parameters are only rounded.
     returns: bool = False
     #: Names of an unknown module and of its origin, None for a known module.

@@ -165,7 +165,7 @@ def _mapping_method(
             receiver.set_item(args[0].value, args[1])
         return receiver.items.get(args[0].value, args[1])
     if name in ("get", "pop", "setdefault") and args:
-        found = item_of(interp, receiver, args[0], node)
+        found = item_of(interp, receiver, args[0], node, args[1] if len(args) > 1 else None)
         if name == "pop":
             receiver.items.pop(args[0].value, None)
         return found

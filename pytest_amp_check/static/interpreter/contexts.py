@@ -260,7 +260,8 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
     end_nodes: list[int | None] = []
     start = interp.state.current_node
     enabled: Formula = False
-    device, dtype, may_choose_float16 = "", "", False
+    device, may_choose_float16 = "", False
+    dtypes: set[str] = set()
     for formula, value in context.options:
         interp.state.current_node = start
         yes, no = split_on(interp, formula)
@@ -270,8 +271,7 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
             _enter_autocast(interp, value, node, remember=False)
             enabled = interp.shorten_formula(disjunction(enabled, conjunction(formula, value.enabled)))
             device = device or str(value.tracked_object.attributes.device)
-            known = str(value.tracked_object.attributes.dtype)
-            dtype = known if dtype in ("", known) else "?"
+            dtypes.add(str(value.tracked_object.attributes.dtype))
             may_choose_float16 = may_choose_float16 or value.tracked_object.attributes.may_choose_float16
         else:
             interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
@@ -279,6 +279,9 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
         end_nodes.append(interp.state.current_node)
         start = no
     interp.state.current_node = interp.builder.join_nodes(end_nodes)
+    # The code chooses between regions of several dtypes as it chooses the dtype of one region.
+    may_choose_float16 = may_choose_float16 or (len(dtypes) > 1 and "float16" in dtypes)
+    dtype = "?" if len(dtypes) > 1 else "".join(dtypes)
     _push_region(interp, OpenRegion(enabled, device, dtype, may_choose_float16=may_choose_float16), node)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ...protocol import events as e
-from ...protocol.torch_api import AUTOCAST, NULL_CONTEXT, SURFACE, canonical_name
+from ...protocol.torch_api import AUTOCAST, LOSS, LOSS_MODULE, NULL_CONTEXT, SURFACE, canonical_name
 from ...protocol.tracked_objects import TrackedObject
 from .conditions import (
     Formula,
@@ -256,9 +256,9 @@ def _join_names(
 ) -> ExternalName | None:
     """Join two names: return the first name, with the condition of each dtype if both are dtypes.
 
-    For autocast contexts the result is None, and a union keeps both.
+    For autocast contexts and for losses the result is None, and a union keeps both.
     """
-    if a.name != b.name and (_is_autocast_name(a) or _is_autocast_name(b)):
+    if a.name != b.name and (_needs_union(a) or _needs_union(b)):
         return None
     first, second = a.possible_dtypes, b.possible_dtypes
     if first == second or not first or not second:
@@ -282,10 +282,10 @@ def _join_divided(a: Value, b: Value) -> tuple[bool, bool]:
     return bool(divided), bool(divided) and all(side.normalization.is_only_summed for side in divided)
 
 
-def _is_autocast_name(value: ExternalName) -> bool:
-    """Return True if a name refers to autocast or to a null context."""
+def _needs_union(value: ExternalName) -> bool:
+    """Return True if no other name has the effect of a name: autocast, a null context or a loss."""
     entry = SURFACE.get(canonical_name(value.name))
-    return entry is not None and entry.role in (AUTOCAST, NULL_CONTEXT)
+    return entry is not None and entry.role in (AUTOCAST, NULL_CONTEXT, LOSS, LOSS_MODULE)
 
 
 def _join_divisors(

@@ -21,6 +21,7 @@ from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
+from .parts import write_data
 from .syntax_queries import (
     callee_of,
     find_nodes,
@@ -355,6 +356,7 @@ def _set_param_attribute(
         assign_grad(interp, GradValue(receiver), value, target)
     elif name == "data":
         interp.emit(e.ParamWrite, target)
+        write_data(interp, receiver.modules or (), value, target)
     elif name == "requires_grad":
         note_requires_grad(interp, receiver.modules or (), value, target)
         if literal_value(value) is False:

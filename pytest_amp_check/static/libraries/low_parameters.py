@@ -113,6 +113,27 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
             interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", created=True, names=names)
 
 
+class CastCopies(dict[int, tuple[str, ast.Call]]):
+    """Dtypes and casts of tensors that the code casts, by the key of the result. Only float32 is no low dtype."""
+
+
+def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record the cast of a model or of a tensor, which may be the data of a parameter."""
+    made = receiver_of(node)
+    if isinstance(value, UnknownValue) and isinstance(made, (ast.Name, ast.Attribute)):
+        dtype = _CASTS[last_name(node.func)] or next(
+            filter(None, (find_low_dtype(interp, each) for each in (*node.args, *keywords_of(node).values()))), ""
+        )
+        if dtype:
+            interp.file_data(CastCopies)[value.key] = dtype, node
+    _check_model_cast(interp, value, node)
+
+
+def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    if isinstance(value, UnknownValue) and not node.args:
+        interp.file_data(CastCopies)[value.key] = "float32", node
+
+
 def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record a model that is cast in the expression that loads the model, or in a method of a Trainer."""
     made = receiver_of(node)
@@ -260,5 +281,6 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners["get_peft_model"] = _note_adapter
     handlers.call_result_listeners["fit"] = _note_lightning_fit
-    handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_model_cast))
+    handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_cast))
+    handlers.call_result_listeners["float"] = _note_float32_copy
     handlers.call_result_listeners.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _note_trained_model))

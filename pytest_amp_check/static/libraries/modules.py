@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -18,8 +19,10 @@ from ..interpreter.classes import (
     method_of,
     uses_scaler,
 )
+from ..interpreter.conditions import Formula, literals
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unanalyzed_code import call_unknown, escape
@@ -56,6 +59,7 @@ from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_ave
 from .losses import find_owners
 from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
 from .overhead import RepeatedCosts, is_compiled_or_low
+from .parts import SUBMODULES, apply_to_parts, do_nothing, find_low_dtypes, list_submodules
 from .sizes import note_odd_sides
 from .syntax_queries import callee_of, first_argument, keywords_of, last_name
 
@@ -67,13 +71,13 @@ ELEMENTWISE = frozenset(
     "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
 )
 #: Methods that return the module, without effect on the protocol.
-SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".split())
+SAME = frozenset("train eval cuda cpu float double to_empty share_memory".split())
 #: Methods of ``SAME`` that convert parameters to a wide dtype.
 _WIDENS = frozenset({"float", "double"})
 #: Name prefixes of module classes that create parameters in the default dtype.
 _WITH_WEIGHTS = ("Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Transformer", "MultiheadAttention")
 #: Methods that iterate over the contents of a module.
-PARTS = frozenset("modules named_modules children named_children buffers".split())
+PARTS = frozenset((*SUBMODULES, "buffers"))
 
 
 def run_forward(
@@ -229,6 +233,8 @@ def call_module_method(
         if name in _WIDENS:
             _cast_to_float32(interp, tracked_object, node)
         return receiver
+    if name in SUBMODULES and not (name.endswith("children") and _is_layer(tracked_object)):
+        return list_submodules(interp, tracked_object, name, node)
     if name in PARTS:
         return interp.fresh_unknown(node, name)
     asked = _MethodCall(receiver, tracked_object, args, keywords, node)
@@ -239,6 +245,12 @@ def call_module_method(
     if act is None and isinstance(receiver, ObjectRef):
         emit_hook_clip(interp, name, node)
     return run_forward(interp, tracked_object, args, keywords, node, read=False) if done is None else done
+
+
+def _is_layer(tracked_object: TrackedObject) -> bool:
+    """Return True for a layer of torch, which has no submodules."""
+    attributes = tracked_object.attributes
+    return attributes.kind.startswith(_WITH_WEIGHTS) and not attributes.parts
 
 
 def _register_module_hook(interp: Interpreter, name: str, asked: _MethodCall) -> Value:
@@ -284,11 +296,20 @@ def _make_cast_method(dtype: str) -> Method:
 
 def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
     for value in [*asked.args, *asked.keywords.values()]:
-        dtype = torch_api.DTYPES.get(dotted_name_of(value))
-        if dtype in ("float16", "bfloat16"):
-            _cast_low(interp, asked.module, dtype, asked.node)
-        elif dtype in ("float32", "float64"):
-            _cast_to_float32(interp, asked.module, asked.node)
+        for dtype, condition in find_low_dtypes([value])[:1]:
+            # One finding is enough for a choice of several low dtypes.
+            cast = partial(_cast_low, interp, asked.module, dtype, asked.node)
+            run_branches(interp, condition, cast, do_nothing)
+            break
+        else:
+            if isinstance(value, ExternalName) and value.possible_dtypes.keys() & {"float32", "float64"}:
+                _cast_to_float32(interp, asked.module, asked.node)
+    return asked.receiver
+
+
+def _call_apply(interp: Interpreter, asked: _MethodCall) -> Value:
+    for function in (*asked.args, *asked.keywords.values()):
+        apply_to_parts(interp, asked.module, function, asked.node)
     return asked.receiver
 
 
@@ -337,6 +358,7 @@ _METHODS: dict[str, Method] = {
     "half": _make_cast_method("float16"),
     "bfloat16": _make_cast_method("bfloat16"),
     "to": _call_to,
+    "apply": _call_apply,
     "requires_grad_": _call_requires_grad,
     "add_adapter": _call_add_adapter,
     "compile": _call_compile,
@@ -387,9 +409,9 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
         has_dimensions=kind == "Parameter" and _has_dimensions(node),
     )
     if "dtype" in keywords:
-        dtype = torch_api.DTYPES.get(dotted_name_of(keywords["dtype"]), "")
-        if dtype in ("float16", "bfloat16"):
-            emit_created_low(interp, tracked_object, dtype, node)
+        for dtype, condition in find_low_dtypes([keywords["dtype"]])[:1]:
+            create = partial(emit_created_low, interp, tracked_object, dtype, node)
+            run_branches(interp, condition, create, do_nothing)
     elif kind.startswith(_WITH_WEIGHTS):
         emit_low_by_default(interp, tracked_object)
     note_odd_sides(tracked_object, kind, args, keywords, node)
@@ -448,18 +470,42 @@ class PolicyDtypes(dict[int, tuple[str, bool]]):
 
 def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = interp.fresh_unknown(node)
-    dtype = torch_api.DTYPES.get(dotted_name_of(first_or_named(args, keywords, "param_dtype")))
+    computes_in = _possible_dtypes(first_or_named(args, keywords, "param_dtype"))
     reduced = first_or_named(args[1:], keywords, "reduce_dtype")
     is_default = literal_value(reduced) is None or (reduced is None and None not in keywords_of(node))
-    reduced_dtype = dtype if is_default else torch_api.DTYPES.get(dotted_name_of(reduced))
-    if reduced_dtype in ("float16", "bfloat16") and not interp.site_of(node).is_in_test():
+    reduces_in = computes_in if is_default else _possible_dtypes(reduced)
+    low = next((dtype for dtype in reduces_in if dtype in ("float16", "bfloat16")), None)
+    if low is not None and not interp.site_of(node).is_in_test() and _follows(reduces_in[low], computes_in):
         names: dict[str, object] = {"call": expression_text(callee_of(node) or node)}
         how = "default" if is_default else "given"
         # With few ranks it may be chosen on purpose.
-        interp.emit(e.LowReduction, node, how=how, dtype=reduced_dtype, guessed=True, names=names)
-    if dtype is not None:
+        emit = partial(interp.emit, e.LowReduction, node, how=how, dtype=low, guessed=True, names=names)
+        run_branches(interp, reduces_in[low], emit, do_nothing)
+    if computes_in:
+        dtype = next(iter(computes_in)) if len(computes_in) == 1 else _summarize_choice(computes_in)
         interp.file_data(PolicyDtypes)[made.key] = dtype, "output_dtype" in keywords
     return made
+
+
+def _follows(condition: Formula, dtypes: dict[str, Formula]) -> bool:
+    """Return True if the setting that decides the dtypes of the parameters also decides a condition.
+
+    A setting of its own lets the user choose the dtype of the reduction.
+    """
+    if isinstance(condition, bool):
+        return condition
+    decisive = {key for other in dtypes.values() for key, _ in literals(other)}
+    return any(key in decisive for key, _ in literals(condition))
+
+
+def _possible_dtypes(value: Value | None) -> dict[str, Formula]:
+    """Return the dtypes that an argument may be, each with its condition."""
+    return value.possible_dtypes if isinstance(value, ExternalName) else {}
+
+
+def _summarize_choice(dtypes: Collection[str]) -> str:
+    """Return the dtype of a policy whose dtype the code chooses: float16 by choice, or unknown."""
+    return torch_api.FLOAT16_BY_CHOICE if "float16" in dtypes else "?"
 
 
 def _call_script(

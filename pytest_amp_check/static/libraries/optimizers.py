@@ -43,8 +43,14 @@ class _GivenModules(dict[int, frozenset[int]]):
 
 
 def note_given_parameters(interp: Interpreter, made: Value, given: list[Value]) -> None:
-    """Record the modules whose parameters a call of unanalyzed code receives. The result may be an optimizer."""
+    """Record the modules whose parameters a call of unanalyzed code receives. The result may be an optimizer.
+
+    A factory may receive the module itself. Of several modules, it may train only some.
+    """
     known = [modules for value in given if (modules := modules_of_params(value)) is not None]
+    held = [module for value in given if (module := tracked_object_of(value)) and module.role == "module"]
+    if len(held) == 1:
+        known.append(frozenset((held[0].key,)))
     if known and isinstance(made, UnknownValue):
         interp.file_data(_GivenModules)[made.key] = frozenset[int]().union(*known)
 
@@ -52,7 +58,10 @@ def note_given_parameters(interp: Interpreter, made: Value, given: list[Value]) 
 def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, node: ast.AST) -> TrackedObject:
     """Return the optimizer for an unknown value that is used as an optimizer."""
     used = interp.tracked_object(("used", value.key), "optimizer", text, interp.site_of(node))
-    used.attributes.given_modules = interp.file_data(_GivenModules).get(value.key, frozenset())
+    # A factory may return the optimizer together with a scheduler.
+    sources = [value.key, *(value.item_origin or ())[:1]]
+    given = interp.file_data(_GivenModules)
+    used.attributes.given_modules = frozenset[int]().union(*(given.get(key, ()) for key in sources))
     return used
 
 

@@ -34,7 +34,9 @@ def make_autocast(
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
         # @torch.autocast without parentheses: torch takes the function as the device type.
         bound = {"device_type": ExternalName("function")}
-    arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
+    # Of a choice of several dtypes, no single one is the argument.
+    told = {name: value for name, value in bound.items() if name != "dtype" or not _is_choice(value)}
+    arguments = {name: to_attribute_value(interp, value) for name, value in told.items()}
     open_ended = "**" in bound or has_unknown_arguments(interp, node)
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
@@ -90,6 +92,10 @@ def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, op
 def _is_literal_switch(node: ast.Call) -> bool:
     given = (*node.args, keywords_of(node).get("enabled"))
     return any(isinstance(constant_of_node(each), bool) for each in given)
+
+
+def _is_choice(value: Value) -> bool:
+    return isinstance(value, ExternalName) and len(value.possible_dtypes) > 1
 
 
 def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> str:

@@ -334,7 +334,7 @@ def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    tracked_object = make_object(interp, "loss", node)
+    tracked_object = make_object(interp, "loss", node, entry.name)
     loss = tracked_object.attributes
     loss.kind, loss.promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
     loss.reduction = find_reduction(keywords)

@@ -42,6 +42,7 @@ from .losses import (
     run_backward,
 )
 from .nonfinite import current_code
+from .parts import cast_part, cast_part_to
 from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
 
 #: Methods of tensors. No method in this set runs a model.
@@ -234,7 +235,12 @@ def _find_target_names(interp: Interpreter, node: ast.AST) -> list[str]:
 
 
 def _make_cast_method(dtype: str) -> Method:
-    def emit_module_cast(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
+    def emit_module_cast(
+        interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+    ) -> Value | None:
+        part = cast_part(interp, receiver, dtype, node)
+        if part is not None:
+            return part
         if not args and not _is_used_as_tensor(interp, node):
             words = receiver_text(node)
             texts = [
@@ -245,6 +251,7 @@ def _make_cast_method(dtype: str) -> Method:
             called = frozenset(_NAME.findall(" ".join(texts)))
             given = isinstance(receiver, UnknownValue) and receiver.origin.is_argument
             interp.emit(e.ModuleCast, node, dtype=dtype, called=called, given=given, names={"module": words})
+        return None
 
     return emit_module_cast
 
@@ -288,6 +295,9 @@ _METHODS: dict[str, Method] = {
     "load_state_dict": _call_load_state_dict,
     "half": _make_cast_method("float16"),
     "bfloat16": _make_cast_method("bfloat16"),
+    "to": lambda interp, receiver, args, keywords, node: cast_part_to(
+        interp, receiver, (*args, *keywords.values()), node
+    ),
     "step": _call_scheduler_step,
     "update_parameters": _call_update_parameters,
 }

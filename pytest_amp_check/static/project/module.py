@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
@@ -64,6 +65,7 @@ class Function:
         "is_context_manager",
         "is_entry_point",
         "is_generator",
+        "is_weight_entry_point",
         "may_compute_loss",
         "may_lose_precision",
         "may_save_checkpoint",
@@ -84,6 +86,8 @@ class Function:
         self.is_context_manager = "contextmanager" in self.decorator_names()
         #: True if the function is worth an analysis without a caller.
         self.is_entry_point = False
+        #: An entry point only because other code may cast the weights that the function trains.
+        self.is_weight_entry_point = False
         #: True if other methods of the class use a scaler.
         self.has_scaler_siblings = False
         #: True if the function writes a checkpoint.
@@ -578,12 +582,20 @@ class Module:
             function.cls.methods.setdefault(function.name, function)
         return _Scope(node, None, set(), function, set(), scope)
 
+    def _note_annotated(self, node: ast.AnnAssign, scope: _Scope) -> None:
+        """Record the aliases of a constant of the file with an annotation."""
+        if node.value is not None and isinstance(node.target, ast.Name) and isinstance(scope.node, ast.Module):
+            self.aliases.setdefault(node.target.id, set()).update(_names_of_torch(node.value))
+
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
         self._roles.note_assignment(node)
         value = node.value
-        sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+        sources = _call_sources(value)
         words = set(filter(None, map(tail_name, sources)))
+        if isinstance(scope.node, ast.Module):
+            # A choice or a table inside a function is data of the function, which has these names itself.
+            words |= _names_of_torch(value)
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
             scope.used_names.add(FILLING)
         if isinstance(value, ast.BinOp) and _weights_old_value(node.targets[0], value):
@@ -692,6 +704,7 @@ def _calls_parameters(node: ast.AST) -> bool:
 _SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
 #: Functions that record other kinds of node.
 _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
+    ast.AnnAssign: Module._note_annotated,
     ast.Assign: Module._note_assignment,
     ast.AugAssign: Module._note_counting,
     ast.BinOp: Module._note_counting,
@@ -701,6 +714,28 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def _names_of_torch(value: ast.expr) -> set[str]:
+    """Return the names of dtypes, regions, losses and the like that a choice or a table of a file holds."""
+    match value:
+        case ast.IfExp(body=first, orelse=second):
+            return _names_of_torch(first) | _names_of_torch(second)
+        case ast.Dict(values=items) if len(items) <= MAX_ALIAS_TARGETS:
+            return set().union(*map(_names_of_torch, items))
+        case ast.Call(func=ast.Name(id="dict"), keywords=items):
+            return set().union(*(_names_of_torch(item.value) for item in items))
+        case _:
+            return set(map(tail_name, _call_sources(value))) & _NAMES_OF_TORCH
+
+
+def _call_sources(value: ast.expr) -> list[ast.expr]:
+    """Return the callee and the arguments of a call, or the expression itself."""
+    return [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+
+
+#: Last names of dtypes, and of the functions and classes of torch that have a model.
+_NAMES_OF_TORCH = frozenset(name.rpartition(".")[2] for name in (*torch_api.DTYPES, *torch_api.SURFACE))
 
 
 def _weights_old_value(target: ast.expr, value: ast.BinOp) -> bool:

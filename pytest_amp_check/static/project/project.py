@@ -12,7 +12,7 @@ from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
 from ..sources.tokens import refuse_dense
-from .exports import AFFECTS_PROTOCOL, INHERITS_TRAINING, Exports, NameRelevance
+from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, Exports, NameRelevance
 from .import_search import iterate_imports, kept_import_targets
 from .importers import Importers
 from .roots import package_top, project_of
@@ -48,6 +48,7 @@ class Project:
     __slots__ = (
         "_absolute_paths",
         "_cached_characters",
+        "_casting_exports",
         "_dependencies_by_path",
         "_directories",
         "_files_by_stem",
@@ -102,6 +103,7 @@ class Project:
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
+        self._casting_exports = Exports(load, GIVES_LOW_PRECISION)
         self._may_resume = False
         #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
@@ -283,7 +285,7 @@ class Project:
     def is_relevant_file(self, path: str) -> bool:
         """Return True if a file may affect the protocol of a file that imports it."""
         self.dependencies.add(path)
-        return self.helper_exports.is_relevant_file(path)
+        return self.helper_exports.is_relevant_file(path) or self._casting_exports.is_relevant_file(path)
 
     def may_reexport(self, path: str, name: str) -> bool:
         """Return True if a file re-exports a name from another file that may affect the protocol."""
@@ -309,7 +311,7 @@ class Project:
                 try:
                     from .relevance import mark_relevant
 
-                    mark_relevant(made, self.relevant_imports(made, path))
+                    mark_relevant(made, self.relevant_imports(made, path), self.casting_imports(made, path))
                 finally:
                     self.dependencies, self.import_targets = outer
         else:
@@ -351,6 +353,19 @@ class Project:
             name
             for name, imported in module.imports.items()
             if name in asked and not is_library_import(imported) and self._is_relevant_import(imported, path, exports)
+        )
+
+    def casting_imports(self, module: Module, path: str) -> frozenset[str]:
+        """Return the imported names of a file that may give a low dtype, or a model with weights in a low dtype.
+
+        Only a file that makes an optimizer may train such a model.
+        """
+        if "optim" not in module.text or "parameters" not in module.identifiers:
+            return frozenset()
+        return frozenset(
+            name
+            for name, imported in module.imports.items()
+            if not is_library_import(imported) and self._is_relevant_import(imported, path, self._casting_exports)
         )
 
     def _is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:

@@ -103,6 +103,7 @@ _POSITION_NAMES = frozenset({"arange", "register_buffer"})
 
 # Actions of a function, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE = (1 << n for n in range(10))
+_TRAINING_STEP = _BACKWARD | _STEP
 # Use of a name that may be relevant in another file; save or load of a state; name of an optimizer or a scaler.
 _OTHER_FILE, _TAKES, _OWNER = (1 << n for n in range(10, 13))
 _BITS = {
@@ -173,17 +174,20 @@ def _trains_itself(module: Module) -> bool:
     return not named.isdisjoint(TRAINERS) and not named.isdisjoint(LOW_DTYPE_NAMES)
 
 
-def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
+def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[str] = frozenset()) -> None:
     """Mark the functions of a module that are entry points (``is_entry_point``), and restrict their relevant names.
 
     ``used_names`` keeps names that are relevant to a file that trains, ``context_names`` names for other files.
-    ``foreign`` are the local names of relevant objects from other files.
+    ``foreign`` are the local names of relevant objects from other files, and ``casting`` those that may cast a model.
     """
     if _is_of_another_framework(module):
         return
     # If the file trains neither itself nor through its imports, the foreign names are base classes with a training.
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
+    plain_bits = dict(bits)
+    for name in casting:
+        bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
     fragile = FRAGILE_NAMES | _LOG_PROBABILITIES if lows else FRAGILE_NAMES
@@ -202,6 +206,13 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         f: everywhere | _add_called_bits(_own_bits(f.used_names, bits), _combine_bits(f.used_names, found))
         for f in module.functions.values()
     }
+    plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
+
+    def violates_without_casts(function: Function) -> bool:
+        names = function.used_names
+        called = _combine_bits(names, plain_found)
+        return _may_violate(everywhere | _add_called_bits(_own_bits(names, plain_bits), called))
+
     losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and function.cls is not None and does[function] & _AMP}
@@ -209,6 +220,14 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         # Each test has an instance of its own: the methods share only what the class keeps in attributes.
         amp = {name for name, actions in (*bits.items(), *found.items()) if actions & _AMP}
         scaling = {cls for cls in scaling if _may_keep(cls, amp, foreign)}
+    # One method may make the model that another method trains.
+    cast_and_train = {
+        cls
+        for cls in module.classes.values()
+        if (init := cls.methods.get("__init__")) in does
+        and does[init] & _CASTS
+        and any(does[method] & _TRAINING_STEP == _TRAINING_STEP for method in cls.methods.values())
+    }
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
     for function in module.functions.values():
@@ -217,12 +236,22 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         function.is_entry_point = (
             _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
         )
-        function.has_scaler_siblings = function.cls in scaling and bool(part)
+        shares_scaler = function.cls in scaling and bool(part)
+        function.has_scaler_siblings = shares_scaler or (
+            function.cls in cast_and_train
+            and (function.name == "__init__" or does[function] & _TRAINING_STEP == _TRAINING_STEP)
+        )
+        function.is_weight_entry_point = (function.is_entry_point or function.has_scaler_siblings) and not (
+            connecting
+            or shares_scaler
+            or violates_without_casts(function)
+            or _is_run_by_a_trainer(module, function, does[function])
+        )
         function.may_compute_loss = not losses.isdisjoint(function.used_names)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = small or not fragile.isdisjoint(function.used_names) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
-    words, contexts = RELEVANT_NAMES | amp | foreign, CONTEXT_NAMES | amp
+    words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
 
 

@@ -117,6 +117,16 @@ class Code:
         return re.search(_MODEL_DTYPE_BUT_BFLOAT16, self.data) is not None
 
     @property
+    def casts_weights(self) -> bool:
+        """True if the code may store the weights of a model in a low dtype, also for a file that trains the model."""
+        return casts_weights(self.data)
+
+    @property
+    def optimizes_model(self) -> bool:
+        """True if the code may make an optimizer for the parameters of a model."""
+        return b"parameters(" in self.data and re.search(rb"optim(?!\w)", self.data) is not None
+
+    @property
     def casts_model(self) -> bool:
         """True if the code casts a model to a low dtype."""
         return any(map(_casts_model, self.data.split(b"\n")))
@@ -519,6 +529,10 @@ _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.b
 #: A cast to a low dtype.
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
+#: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
+_CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
+#: A low dtype that a function returns, that a table holds, or that is a constant.
+_GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
 #: Number of bytes before a cast in which the model stands.
@@ -621,6 +635,30 @@ def _casts_model(line: bytes) -> bool:
     """Return True if a line casts a model to a low dtype: ``model.half()``, or ``model = Net().to(torch.half)``."""
     cast = re.search(_LOW_CAST, line) if b"model" in line else None
     return cast is not None and re.search(_CAST_OF_MODEL, line[: cast.start()][-_CAST_REACH:]) is not None
+
+
+def casts_weights(data: bytes) -> bool:
+    """Return True if code may store the weights of a model in a low dtype.
+
+    A cast as a statement of its own casts a module: the method of a tensor returns another tensor.
+    """
+    if not any(word in data for word in _LOW_CAST_WORDS):
+        return False
+    return (
+        re.search(_CAST_STATEMENT, data) is not None
+        or re.search(_LOW_DTYPE, data) is not None
+        or any(map(_casts_model, data.split(b"\n")))
+    )
+
+
+def gives_low_precision(data: bytes) -> bool:
+    """Return True if a definition may give its user a low dtype, or a model with weights in a low dtype.
+
+    A dtype is given by a return, by a table or by a constant.
+    """
+    if not any(word in data for word in _LOW_CAST_WORDS):
+        return False
+    return re.search(_GIVEN_DTYPE, data) is not None or casts_weights(data)
 
 
 def _casts_copy(line: bytes) -> bool:

@@ -18,6 +18,8 @@ class Prescan:
     base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
     imported_names       names of imports: another file takes part if it imports an analyzed file
     chooses_model_dtype  the file lets its user choose a low dtype for the weights of a model
+    casts_weights        the file may store the weights of a model in a low dtype
+    optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
     computes_tensors     the file computes with tensors
     does_training_part   the file may leave the training to another file and still hold a mistake
@@ -29,6 +31,7 @@ class Prescan:
 
     __slots__ = (
         "base_names",
+        "casts_weights",
         "chooses_model_dtype",
         "class_names",
         "computes_tensors",
@@ -42,6 +45,7 @@ class Prescan:
         "may_have_findings",
         "may_resume",
         "may_use_float16",
+        "optimizes_model",
         "path",
         "size",
     )
@@ -55,6 +59,7 @@ class Prescan:
         self.base_names: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
         self.does_training_part = self.does_training_step = False
+        self.casts_weights = self.optimizes_model = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
@@ -78,8 +83,10 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
         seen.does_training_part = code.does_training_part
+        seen.optimizes_model = code.optimizes_model
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
         seen.chooses_model_dtype = code.chooses_model_dtype
+        seen.casts_weights = code.casts_weights
     seen.digest = source_files.content_digest(data)
     return seen

@@ -25,10 +25,10 @@ def _check_trained_casts(program: Program) -> Verdicts:
             by_unknown = event.subject in program.attributes.trained_by_unknown
             if by_unknown and dtype in ("float16", "bfloat16") and how != "checkpoint":
                 yield "cast:trained-by-unknown", event, {"dtype": dtype}, ()
-            elif dtype == "float16" and event.subject in scaled:
+            elif dtype == "float16" and event.subject in scaled and event.with_scaler:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
-                refused = _REFUSED if dtype == "bfloat16" and event.subject in scaled else ""
+                refused = _REFUSED if dtype == "bfloat16" and event.subject in scaled and event.with_scaler else ""
                 yield f"{how}:trained", event, {"dtype": dtype, "refused": refused}, ()
 
 

@@ -13,6 +13,7 @@ from ..values.definitions import Instance
 from ..values.tensors import TensorValue
 from ..values.value import NO_ORIGIN, NONE, UnknownValue, Value, join_provenance
 from .names import recognize_object
+from .tables import select_from_table
 
 #: Attributes, methods and functions that return an amount of data.
 DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
@@ -57,7 +58,8 @@ def evaluate_subscript(interp: Interpreter, node: ast.Subscript) -> Value:
     return recognize_object(interp, item_of(interp, receiver, index, node), node, "")
 
 
-def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
+def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST, default: Value | None = None) -> Value:
+    """Return the item of a container at an index. ``default`` is what ``get`` returns for a key without an item."""
     heap_key = item_heap_key(interp, receiver, index)
     written = interp.state.heap.get(heap_key) if heap_key is not None else None
     if written is not None:
@@ -66,6 +68,9 @@ def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -
     known = (receiver if fields is None else fields).item_at(index)
     if known is not None:
         return known
+    selected = select_from_table(interp, receiver, index, node, default)
+    if selected is not None:
+        return selected
     made = structural_unknown(interp, Operation.ITEM, (receiver, index), short_text_or(node))
     if isinstance(receiver, MappingValue):
         # Other code added the entry, or the code added the entry under an unknown key.
