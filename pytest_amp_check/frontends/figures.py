@@ -178,6 +178,11 @@ def _describe_skip(step: Mapping[str, Any], title: str) -> str:
     return f"{_add_run_name(title, step['optimizer'] + ' skipped')}: {cause}{change}, {step['site']}"
 
 
+def _find_ys(data: list[Figure]) -> list[float]:
+    """Return the finite vertical coordinates of traces."""
+    return [y for trace in data for y in trace["y"] if y is not None]
+
+
 def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: str, limit: int) -> Figure | None:
     """Return a panel of one value of each step, with a line for each optimizer. Non-finite values are marked below."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
@@ -208,6 +213,8 @@ def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: s
         )
     low, high = min(known, default=0.0), max(known, default=1.0)
     kind = "log" if key == "grad_norm" and 0 < low * 30 < high else "linear"
+    # Rounding moves points of an almost constant line, such as clipped norms, out of the range of the exact values.
+    low, high = min([low, *_find_ys(data)]), max([high, *_find_ys(data)])
     if wild:
         said = sorted({str(value) for _, value in wild})
         data.append(

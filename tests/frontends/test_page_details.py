@@ -486,14 +486,13 @@ def test_the_chart_of_steps_in_full() -> None:
         "y": [],
         "colour": "var(--line-0)",
     }
-    low = 2.3 * math.exp(-2 / 80)
-    assert loss["y"] == {"kind": "linear", "low": low, "high": 2.3}
+    assert loss["y"] == {"kind": "linear", "low": 2.2432, "high": 2.3}
     assert loss["data"][1] == {
         "kind": "points",
         "mark": "down",
         "name": "loss not finite",
         "x": [1],
-        "y": [pytest.approx(low, rel=1e-4)],
+        "y": [2.2432],
         "said": ["loss inf"],
         "words": [0],
         "colour": "var(--bad)",
@@ -574,6 +573,17 @@ def test_norms_that_are_far_apart_have_a_logarithmic_axis() -> None:
     run["steps"][0] |= {"grad_norm": 0.0}
     drawn = {each["title"]: each["y"]["kind"] for each in page(run).data["run-1-steps-data"]["panels"]}
     assert drawn["gradient norm at the step, unscaled"] == "linear"
+
+
+@pytest.mark.parametrize("norms", [(0.09999924153, 0.09999996421), (2.00000011, 1.99999991), (0.999994, 1.000004)])
+def test_almost_equal_norms_are_inside_their_chart(norms: tuple[float, float]) -> None:
+    run = example_run(steps=2)
+    for step, norm in zip(run["steps"], norms, strict=True):
+        step |= {"grad_norm": norm, "loss": norm}
+    for drawn in page(run).data["run-1-steps-data"]["panels"]:
+        if drawn["title"] in ("loss", "gradient norm at the step, unscaled"):
+            low, high = drawn["y"]["low"], drawn["y"]["high"]
+            assert all(low <= y <= high for y in drawn["data"][0]["y"]), drawn
 
 
 def test_every_chart_has_a_name_for_screen_readers() -> None:
