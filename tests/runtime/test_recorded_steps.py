@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from typing import Any
@@ -278,6 +279,45 @@ def test_nothing_of_a_recording_stays_in_torch() -> None:
     assert not torch.nn.modules.module._global_forward_hooks
     hooks.remove()
     assert not model.weight._backward_hooks
+
+
+def test_a_thread_that_outlives_the_recording_keeps_no_hook() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    region = torch.autocast("cpu", dtype=torch.bfloat16)
+    with record():
+        region.__enter__()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        ready.wait()
+    hooks = dict(torch.nn.modules.module._global_forward_pre_hooks)
+    region.__exit__(None, None, None)
+    done.set()
+    thread.join()
+    assert not hooks
+
+
+def test_a_thread_that_outlives_its_region_keeps_no_hook() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    with record():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            thread = threading.Thread(target=wait)
+            thread.start()
+            ready.wait()
+            during = len(torch.nn.modules.module._global_forward_pre_hooks)
+        after = len(torch.nn.modules.module._global_forward_pre_hooks)
+        done.set()
+        thread.join()
+    assert (during - after) == 1
 
 
 def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:

@@ -112,6 +112,7 @@ class Recorder:
     def remove_hooks(self) -> None:
         """Remove the hooks from modules."""
         self.overflows.stop()
+        self.threads.clear_watches()
         self.weights.unwatch_forwards()
         self._forward_listener.stop_watching()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ...protocol.sites import Site
 
@@ -22,7 +23,7 @@ class ThreadWatch:
     ``depth`` is the number of open regions, and ``site`` the location where the work was submitted.
     """
 
-    __slots__ = ("depth", "device", "ran_with_autocast", "ran_without_autocast", "site")
+    __slots__ = ("_hooks", "_is_over", "depth", "device", "ran_with_autocast", "ran_without_autocast", "site")
 
     def __init__(self, site: Site, depth: int, device: str) -> None:
         self.site = site
@@ -30,8 +31,30 @@ class ThreadWatch:
         self.device = device
         self.ran_with_autocast = False
         self.ran_without_autocast = False
+        self._hooks: list[RemovableHandle] = []
+        self._is_over = False
 
-    def check_module(self, module: torch.nn.Module, args: Any) -> None:
+    def start(self) -> RemovableHandle:
+        """Check the modules that run in the current thread. Return the hook that does so."""
+
+        def check_modules(module: torch.nn.Module, args: Any) -> None:
+            if self in _THREAD.watches and not torch.compiler.is_compiling():
+                self._check_module(module)
+
+        # The hook runs in every thread, but only checks modules of this thread.
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(check_modules)
+        self._hooks.append(hook)
+        if self._is_over:
+            hook.remove()
+        return hook
+
+    def stop(self) -> None:
+        """Remove the hooks: the thread may outlive the region and the recording."""
+        self._is_over = True
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check_module(self, module: torch.nn.Module) -> None:
         """Record that a module runs in the thread."""
         if isinstance(module, _CAST) and module.weight.dtype == torch.float32:
             if torch.is_autocast_enabled(self.device):
@@ -57,20 +80,15 @@ def note_autocast() -> None:
 def watch_function(function: Callable[..., Any], watches: Sequence[ThreadWatch]) -> Callable[..., Any]:
     """Wrap a function so that the watches are active in the thread that runs it."""
 
-    def check_modules(module: torch.nn.Module, args: Any) -> None:
-        if _THREAD.watches is watches and not torch.compiler.is_compiling():
-            for watch in watches:
-                watch.check_module(module, args)
-
     @functools.wraps(function)
     def watched_run(*args: Any, **kwargs: Any) -> Any:
         outer_watches, _THREAD.watches = _THREAD.watches, watches
-        # The hook runs in every thread, but only checks modules of this thread.
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(check_modules)
+        hooks = [watch.start() for watch in watches]
         try:
             return function(*args, **kwargs)
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             _THREAD.watches = outer_watches
 
     return watched_run

@@ -30,9 +30,12 @@ class ThreadListener(Listener):
         depth = len(self.regions.open_regions)
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)
+            watch.stop()
             if watch.ran_without_autocast and not watch.ran_with_autocast:
                 self.recording.emit(e.Thread(watch.site, how="thread", names={"call": SiteText(watch.site)}))
 
     def clear_watches(self) -> None:
-        """Drop all watches when no region is open any more."""
+        """End all watches, when no region is open any more or the recording ends."""
+        for watch in self._watches:
+            watch.stop()
         self._watches.clear()
