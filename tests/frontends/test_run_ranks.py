@@ -184,3 +184,78 @@ def test_a_process_beside_the_training_is_no_rank(tmp_path: Path) -> None:
     )
     done = run(*RUN, str(tmp_path / "train.py"))
     assert (done.returncode, done.stdout) == (0, "beside\nNo mistakes found in 1 training step.\n")
+
+
+ON_GPUS = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+def main(rank, world, store):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=store, rank=rank, world_size=world, device_id=torch.device(rank))
+    net = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            output = net(torch.randn(4, 4))
+            assert output.dtype == torch.float16
+            loss = output.float().square().mean().to(f"cuda:{rank}")
+        scaler.scale(loss).backward()
+        if "bad" not in sys.argv:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launched":
+        main(int(os.environ["LOCAL_RANK"]), 2, "env://")
+    else:
+        store = f"file://{sys.argv[2]}"
+        mp.start_processes(main, (2, store), nprocs=2, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork", "launched"])
+def test_ranks_of_gpus_run_emulated_each_on_its_own_device(start: str, tmp_path: Path) -> None:
+    done = run_on_gpus(start, "bad", tmp_path)
+    finding, summary = done.stdout.splitlines()
+    line = ON_GPUS.splitlines().index("        nn.utils.clip_grad_norm_(net.parameters(), 1.0)") + 1
+    assert f"train.py:{line}:9: AMP201 [error]" in finding
+    assert summary == "Found 1 error in 6 training steps on 2 ranks."
+
+
+def test_right_ranks_of_gpus_have_no_finding(tmp_path: Path) -> None:
+    done = run_on_gpus("fork", "good", tmp_path)
+    assert (done.returncode, done.stdout) == (0, "No mistakes found in 6 training steps on 2 ranks.\n")
+
+
+def run_on_gpus(start: str, variant: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(ON_GPUS, encoding="utf-8")
+    launcher = [*LAUNCHED, "2", "-m"] if start == "launched" else []
+    command = [*launcher, *RUN, "--device", "emulate", str(script), start, str(folder / "store"), variant]
+    return run(*command, warm=False, GLOO_SOCKET_IFNAME="lo", TMPDIR=str(folder))
+
+
+def test_no_destructor_of_an_emulated_process_group_runs() -> None:
+    # It would wait for threads of which one may wait for the GIL.
+    code = (
+        "import gc, torch.distributed as dist, weakref\n"
+        "from pytest_amp_check.runtime.emulate.cuda import emulate_cuda\n"
+        "with emulate_cuda():\n"
+        "    dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "    groups = [weakref.ref(dist.group.WORLD), weakref.ref(dist.new_group([0]))]\n"
+        "    dist.destroy_process_group()\n"
+        "gc.collect()\n"
+        "print([group() is not None for group in groups])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "[True, True]\n"

@@ -746,6 +746,7 @@ def snapshot() -> dict[tuple[str, str], object]:
         "DeviceContext": importlib.import_module("torch.utils._device").DeviceContext,
         "distributed": torch.distributed,
         "process groups": torch_.distributed.distributed_c10d,
+        "inputs of replicas": torch_.distributed.utils,
         "storage": torch.storage._StorageBase,
         "typed storage": torch.TypedStorage,
     }

@@ -45,6 +45,9 @@ class _EmulationState:
         self._libraries: list[Any] = []
         #: (owner, name, original value), restored in reverse order.
         self.replaced_attributes: list[tuple[Any, str, Any]] = []
+        #: In a forked process, (owner, name, value) of these attributes at the fork: the replacements, and the patches
+        #: that a recording has put around them.
+        self._values_at_fork: list[tuple[Any, str, Any]] = []
 
     def enter(self) -> None:
         with self._lock:
@@ -66,20 +69,24 @@ class _EmulationState:
     def leave_in_child(self) -> None:
         """Undo the emulation in a forked process, such as a DataLoader worker, because that process is on the host."""
         self.depth = 0
+        self._values_at_fork = [(owner, name, vars(owner)[name]) for owner, name, _ in self.replaced_attributes]
         self._restore_attributes()
 
     def _replace(self) -> None:
         acquire_locations()
         _fill_tables_of_torch()
-        self._libraries.append(cast_policy.install_kernels())
-        self._libraries.append(float32_kernels.install_kernels())
+        # A forked process keeps the kernels of its parent.
+        if not self._libraries:
+            self._libraries.append(cast_policy.install_kernels())
+            self._libraries.append(float32_kernels.install_kernels())
         builtins = _builtin_table()
-        for owner, name, value in list(redirects.attribute_replacements()):
+        for owner, name, value in self._values_at_fork or list(redirects.attribute_replacements()):
             original = vars(owner).get(name, _MISSING)
             self.replaced_attributes.append((owner, name, original))
             setattr(owner, name, value)
             if id(original) in builtins:
                 builtins[id(value)] = builtins[id(original)]
+        self._values_at_fork = []
         if torch.is_autocast_enabled("cuda"):
             redirects.mirror_autocast()
 
@@ -141,7 +148,7 @@ def emulate_cuda() -> Iterator[None]:
     Not emulated: several devices, CUDA graphs, memory statistics (all zero), and a ``torch.Generator`` imported by
     name. Another op without a low-precision CPU kernel raises. Inside compiled functions, and for fake tensors, a
     tensor reports the CPU. Processes started in the region are on the host, as the workers of a DataLoader are with
-    CUDA.
+    CUDA. ``amp-check run`` opens the region again in the processes that it records.
 
     Regions may be nested and entered by several threads. Leaving the last region restores everything.
     """

@@ -56,7 +56,7 @@ def _host_device(device: Any) -> Any:
         device = torch.device(device)
     elif not isinstance(device, torch.device) or device.type != "cuda":
         return device
-    if device.index:
+    if device.index and device.index != process_groups.local_rank():
         raise RuntimeError(
             f"emulate_cuda() has one device, cuda:0, and {device} was asked for: write code for one device, "
             "or run it where there are more."

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ...protocol.ranks import RankReport
+from ..emulate.cuda import emulate_cuda, is_emulating
 from ..record.active import hide_recorders
 from ..record.sites import is_inner, is_library
 from ..run import Run, record
@@ -197,7 +198,12 @@ class StartedProcesses:
                 self._processes.append(process)
                 self._targets.append(_qualified_name(target))
                 process._target = _RecordingTarget(  # type: ignore[attr-defined]
-                    target, self._folder.path, number, self._limit_seconds, self._record_options
+                    target,
+                    self._folder.path,
+                    number,
+                    self._limit_seconds,
+                    self._record_options,
+                    emulated=is_emulating(),
                 )
             original(process)
 
@@ -305,20 +311,29 @@ class _RecordingTarget:
     """The target of a started process, which records the original target."""
 
     def __init__(
-        self, target: Callable[..., Any], folder: str, number: int, limit: float, record_options: Mapping[str, Any]
+        self,
+        target: Callable[..., Any],
+        folder: str,
+        number: int,
+        limit: float,
+        record_options: Mapping[str, Any],
+        *,
+        emulated: bool,
     ) -> None:
         self._target = target
         self._folder = folder
         self._number = number
         self._limit_seconds = limit
         self._record_options = dict(record_options)
+        self._is_emulated = emulated
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         folder = RankFolder(self._folder)
         name = str(self._number)
         folder.write(_BEGUN.format(name), os.getpid())
-        # A forked process inherits the recordings of its parent, which nobody evaluates here.
-        with hide_recorders():
+        # A forked process inherits the recordings of its parent, which nobody evaluates here. Neither a forked nor a
+        # spawned process is in the emulation of its parent.
+        with hide_recorders(), emulate_cuda() if self._is_emulated else contextlib.nullcontext():
             recording = record(**self._record_options)
             recording.run.select("ALL")
             ending = TerminationRequest()
