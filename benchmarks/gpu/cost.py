@@ -120,7 +120,7 @@ def _synchronisations(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
         yield {
             "kind": _kind("synchronisations", name),
             "what": name,
-            # Without a GPU the recorder reads each loss where it is, in the memory of the processor, and waits for nothing.
+            # Without a GPU the recorder reads each loss in the memory of the processor, and waits for nothing.
             "agrees": sum(added.values()) <= WAITS + (not on_cuda),
             "added": added,
         }

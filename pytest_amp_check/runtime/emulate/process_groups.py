@@ -54,8 +54,8 @@ def _keep_until_exit(group: Any) -> None:
     """Keep a process group until the process ends, although the program drops it.
 
     The destructor of a gloo group waits for the group's threads and holds the GIL. A thread that still frees a
-    collective waits for the GIL, because each collective keeps the modes under which it was called, which are objects of
-    Python. Both wait for ever.
+    collective waits for the GIL, because each collective keeps the modes under which it was called, and modes are
+    objects of Python. Both wait for ever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from ...protocol.sites import Site
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 #: Modules whose op autocast casts on every device.
 _CAST = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
