@@ -89,6 +89,7 @@ def format_full(findings: Iterable[Finding], sources: SourceLines, *, unsafe: bo
         else:
             lines += [
                 format_headline(first, unsafe=unsafe, message=_format_group_message(group)),
+                *([[("  effect: ", "dim"), (first.effect, "")]] if first.effect else []),
                 *_format_help(first, remedy=""),
                 [],
             ]
@@ -116,7 +117,8 @@ def format_grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list
 def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
     """Return the display data of a finding beside the headline, as plain data for all detailed formats.
 
-    "problem" is the message without the remedy. "frame" is the code frame as lines. "some" names the affected paths.
+    "problem" is the message without the remedy. "frame" is the code frame as lines. "effect" is the effect on training.
+    "some" names the affected paths.
     "lead" introduces "events", each with "place", the call in "called", the description in "text", and the line in
     "source". "help" are the lines about the remedy, the fix and further information.
     """
@@ -141,6 +143,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         events = [_make_event_data(site, sources) for site in finding.site.list_frames()[:-1]]
     return {
         "frame": format_frame(finding.site, sources),
+        "effect": finding.effect,
         "some": some,
         "lead": lead,
         "events": events,
@@ -162,6 +165,8 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
     """Return a finding with the code frame, the trace, the fix, and the command for further information."""
     parts = finding_data(finding, sources)
     lines = [format_headline(finding, unsafe=unsafe, message=finding.problem), *parts["frame"]]
+    if parts["effect"]:
+        lines.append([("  effect: ", "dim"), (parts["effect"], "")])
     if parts["some"]:
         words, comma, condition = parts["some"].partition(", ")
         lines.append([(f"  {words}", "dim"), (comma + condition, "")])

@@ -296,6 +296,26 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witne
 # Streams.
 
 
+def _lines_of(finding: Finding) -> list[str]:
+    return "".join(output.render_plain(finding_text.format_finding(finding, source_lines.SourceLines()))).splitlines()
+
+
+def test_a_finding_says_what_its_violation_does_to_training() -> None:
+    site = Site("train.py", 3)
+    clipped = Finding("AMP201", "clip-before-unscale", "error", "m: r", site, label="clip@scaled", remedy="r")
+    late = Finding("AMP201", "clip-before-unscale", "error", "m: r", site, label="clip@stepped", remedy="r")
+    assert clipped.effect == RULES["AMP201"].effect != late.effect == RULES["AMP201"].violations["clip@stepped"].effect
+    assert f"  effect: {clipped.effect}" in _lines_of(clipped)
+    assert f"  effect: {late.effect}" in _lines_of(late)
+    assert late.as_dict()["effect"] == late.effect
+
+
+def test_a_finding_of_no_rule_has_no_effect() -> None:
+    finding = Finding("AMP000", "other", "error", "m", Site("train.py", 3))
+    assert not [line for line in _lines_of(finding) if "effect" in line]
+    assert finding.as_dict()["effect"] is None
+
+
 @pytest.mark.parametrize("style", sorted({*output.STYLES, "source"}))
 def test_every_style_can_be_painted(style: str) -> None:
     (line,) = output.render_colored([[("x = 1", style)]], use_color=True)

@@ -10,6 +10,7 @@ RULE = Rule(
     "stale-weight-cache",
     ERROR,
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
+    effect="forwards keep the old weights while the optimizer moves the real ones: the loss stops falling, no error",
     detected_by=BOTH,
     prescan_words=("autocast",),
     violations={

@@ -69,6 +69,7 @@ RULE = Rule(
     "scaler-not-checkpointed",
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
+    effect="a resumed run starts at the initial scale (65536): it skips steps, or underflows, until the scale fits",
     applicability=SAFE,
     program_checks={Save: _check_saves, ScalerNew: _check_kept_scalers},
     prescan_words=("scaler",),
@@ -85,6 +86,7 @@ RULE = Rule(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
             "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
+            effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
         ),
         "new:not-saved": ViolationKind(
             "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "
