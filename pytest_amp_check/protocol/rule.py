@@ -146,6 +146,14 @@ class ViolationKind:
     - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
+    - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
+      uncleared backward.
+    - ``region_around``: kind of event whose autocast region the trace shows.
+    - ``shows_earlier``: the trace shows the latest event before the cause that has the kind and the subject of the
+      detecting event.
+    - ``background_kinds``: kinds of events that a program check adds to the trace, and on which the violation does not
+      depend.
+    - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
@@ -160,6 +168,8 @@ class ViolationKind:
 
     __slots__ = (
         "any_precision",
+        "background_kinds",
+        "begins_with",
         "cause",
         "certainty",
         "effect",
@@ -169,7 +179,10 @@ class ViolationKind:
         "message",
         "names_skip",
         "precedence",
+        "region_around",
         "severity",
+        "shows_earlier",
+        "shows_window_end",
         "sparing_kinds",
         "trace_kinds",
     )
@@ -182,6 +195,11 @@ class ViolationKind:
         effect: str = "",
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
+        begins_with: tuple[EventKind, ...] = (),
+        region_around: EventKind | None = None,
+        shows_earlier: bool = False,
+        shows_window_end: bool = False,
+        background_kinds: tuple[EventKind, ...] = (),
         precedence: Precedence = _ALWAYS,
         certainty: Certainty = _DEFINITE,
         exemption: str = "",
@@ -196,6 +214,11 @@ class ViolationKind:
         self.severity = severity
         self.cause = cause
         self.trace_kinds = trace_kinds
+        self.begins_with = begins_with
+        self.region_around = region_around
+        self.shows_earlier = shows_earlier
+        self.shows_window_end = shows_window_end
+        self.background_kinds = background_kinds
         self.precedence = precedence
         self.certainty = certainty
         self.exemption = exemption

@@ -26,6 +26,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
+            shows_window_end=True,
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
@@ -45,6 +46,7 @@ RULE = Rule(
             effect="micro-batches count with different weights, or torch raises AssertionError",
             trace_kinds=(Backward,),
             exemption="serves-another",
+            shows_window_end=True,
         ),
     },
     rationale="""\

@@ -37,6 +37,7 @@ RULE = Rule(
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
+            shows_window_end=True,
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only the last "
@@ -57,6 +58,7 @@ RULE = Rule(
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
+            shows_window_end=True,
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: count from one, "

@@ -19,6 +19,7 @@ RULE = Rule(
             "enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
+            shows_earlier=True,
         ),
     },
     rationale="""\

@@ -44,7 +44,8 @@ RULE = Rule(
             effect="the result is infinite for larger inputs: steps are skipped, or the weights become NaN",
         ),
         "fragile:squares": ViolationKind(
-            "`{call}` averages squares, which overflow float16 from 256 on: square `.float()`, or use `mse_loss`",
+            "`{call}` averages squares, which overflow float16 from 256 on: call `.float()` on the "
+            "values before they are squared",
             effect="the mean is inf as soon as values reach 256 in float16: steps are skipped, or weights become NaN",
         ),
         "fragile:moments": ViolationKind(

@@ -78,7 +78,7 @@ RULE = Rule(
             certainty=Certainty(is_possible=True),
         ),
         "clip@copies": ViolationKind(
-            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and never steps: clip "
+            "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these parameters: clip "
             "`amp.master_params(optimizer)`",
             effect="gradients are never clipped: a single large one can ruin the weights; no error",
         ),

@@ -28,6 +28,7 @@ RULE = Rule(
             in_next_iteration=True,
             exemption="cleared-elsewhere",
             any_precision=True,
+            begins_with=(Step, ScalerStep),
         ),
         "backward@stale-again": ViolationKind(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
