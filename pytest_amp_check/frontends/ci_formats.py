@@ -192,7 +192,8 @@ def _format_test_case(path: str, finding: Finding, sources: SourceLines) -> str:
     line, column, _, _ = _find_region(finding.site, sources)
     name = f"{finding.code} {finding.name} ({line}:{column})"
     message = _format_cell_prefix(finding.site) + finding.message
-    steps = "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.trace)
+    steps = f"\neffect: {finding.effect}" if finding.effect else ""
+    steps += "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.trace)
     return (
         f"    <testcase name={quoteattr(name)} classname={quoteattr(_escape_xml(path))}>\n"
         f"      <failure message={quoteattr(_escape_xml(message))} type={quoteattr(finding.severity)}>"

@@ -89,6 +89,7 @@ def format_full(findings: Iterable[Finding], sources: SourceLines, *, unsafe: bo
         else:
             lines += [
                 format_headline(first, unsafe=unsafe, message=_format_group_message(group)),
+                *([[("  effect: ", "dim"), (first.effect, "")]] if first.effect else []),
                 *_format_help(first, remedy=""),
                 [],
             ]
@@ -116,7 +117,8 @@ def format_grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list
 def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
     """Return the display data of a finding beside the headline, as plain data for all detailed formats.
 
-    "problem" is the message without the remedy. "frame" is the code frame as lines. "some" names the affected paths.
+    "problem" is the message without the remedy. "frame" is the code frame as lines. "effect" is the effect on training.
+    "some" names the affected paths.
     "lead" introduces "events", each with "place", the call in "called", the description in "text", and the line in
     "source". "help" are the lines about the remedy, the fix and further information.
     """
@@ -126,27 +128,44 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
             lead = ", on some paths, such as this one"
         else:
             some = make_printable(finding.uncertainty)
-    if finding.trace:
+    if finding.trace and not _is_in_frame_alone(finding):
         lead = f"trace{lead}"
         before = ""
+        shown: list[Site] = []
         for step in finding.trace:
             called = _describe_caller(step.site)
-            # Most paths stay in one function, whose call is shown once.
-            events.append(
-                _make_event_data(step.site, sources, "" if called == before else called, make_printable(step.text))
-            )
+            # Most paths stay in one function, whose call is shown once. So is each line of source.
+            event = _make_event_data(step.site, sources, "" if called == before else called, make_printable(step.text))
+            if _covers_line(finding.site, step.site, AROUND) or any(_covers_line(site, step.site) for site in shown):
+                event["source"] = ""
+            events.append(event)
             before = called
+            shown.append(step.site)
     elif finding.site.caller is not None:
         lead = "called from"
         events = [_make_event_data(site, sources) for site in finding.site.list_frames()[:-1]]
     return {
         "frame": format_frame(finding.site, sources),
+        "effect": finding.effect,
         "some": some,
         "lead": lead,
         "events": events,
         "problem": finding.problem,
         "help": _format_help(finding, remedy=finding.remedy),
     }
+
+
+def _covers_line(site: Site, other: Site, around: int = 0) -> bool:
+    """Return True if the shown lines of a location, with lines around, hold the line of another location."""
+    last = min(max(site.end_line, site.line), site.line + TALL - 1)
+    return (site.path, site.cell) == (other.path, other.cell) and site.line - around <= other.line <= last + around
+
+
+def _is_in_frame_alone(finding: Finding) -> bool:
+    """Return True if a trace is only the line that the code frame shows, in a function whose call says no more."""
+    return len(finding.trace) == 1 and (
+        _covers_line(finding.site, finding.trace[0].site) and finding.trace[0].site.caller is None
+    )
 
 
 def _make_event_data(site: Site, sources: SourceLines, called: str = "", text: str = "") -> dict[str, str]:
@@ -162,6 +181,8 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
     """Return a finding with the code frame, the trace, the fix, and the command for further information."""
     parts = finding_data(finding, sources)
     lines = [format_headline(finding, unsafe=unsafe, message=finding.problem), *parts["frame"]]
+    if parts["effect"]:
+        lines.append([("  effect: ", "dim"), (parts["effect"], "")])
     if parts["some"]:
         words, comma, condition = parts["some"].partition(", ")
         lines.append([(f"  {words}", "dim"), (comma + condition, "")])

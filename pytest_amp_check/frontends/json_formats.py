@@ -199,6 +199,8 @@ def _make_sarif_result(finding: Finding, rule: int, fingerprint: str, sources: S
         "locations": [_make_sarif_location(finding.site, sources)],
         "partialFingerprints": {"ampCheck/v1": fingerprint},
     }
+    if finding.effect:
+        result["properties"] = {"effect": finding.effect}
     if finding.trace:
         steps = [(step.site, step.text) for step in finding.trace]
         result["relatedLocations"] = [

@@ -39,12 +39,16 @@ def format_rules(rules: Iterable[Rule]) -> list[Line]:
 _SHORT = 3
 
 
-def rule_summary_markdown(rule: Rule, address: str) -> str:
-    """Return Markdown for a pop-up: the short text of a rule, and the link to the page."""
+def rule_summary_markdown(rule: Rule, address: str, effect: str = "") -> str:
+    """Return Markdown for a pop-up: the short text of a rule, and the link to the page.
+
+    ``effect`` is the effect of one finding, by default that of the rule.
+    """
     more = f"[All about it]({address})" if address else f"All about it: `amp-check explain {rule.code}`"
     parts = [
         f"**{rule.code} {rule.name}** ({rule.severity})",
         rule.summary,
+        _describe_effect(effect or rule.effect),
         _short_reason(rule),
         _fence_code(_example_change(rule), "diff"),
         f"**Fix:** {_short_fix(rule)}",
@@ -58,6 +62,7 @@ def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) 
     parts = [
         f"# {rule.code} {rule.name}",
         f"{rule.summary}\n\n{_describe_use(rule)}",
+        _describe_effect(rule.effect),
         "## Why it is wrong",
         rule.rationale.strip(),
         "## Measured harm",
@@ -105,6 +110,7 @@ def short_rule_markdown(rule: Rule) -> str:
         f"# {rule.code} {rule.name}",
         rule.summary,
         _describe_use(rule),
+        _describe_effect(rule.effect),
         textwrap.fill(_short_reason(rule), _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False),
         "## Change",
         _fence_code(_example_change(rule), "diff"),
@@ -120,6 +126,10 @@ def _describe_use(rule: Rule) -> str:
     off = "" if rule.on_by_default else f" It is off unless selected: `--select {rule.code}`."
     reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.detected_by, "")
     return f"Severity: {rule.severity}.{reader}{off}"
+
+
+def _describe_effect(effect: str) -> str:
+    return f"**Effect:** {effect}."
 
 
 def _short_reason(rule: Rule) -> str:

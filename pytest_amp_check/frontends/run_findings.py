@@ -71,6 +71,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         certain=finding.certain,
         condition=finding.condition,
         trace=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.trace),
+        label=finding.label,
     )
     copy.ranks, copy.remedy = finding.ranks, finding.remedy
     return copy

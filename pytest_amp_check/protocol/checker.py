@@ -294,21 +294,21 @@ class Checker:
                 found.append(index)
         return found or [here[0]]
 
-    def build_trace(self, label: str, here: Here, cause: int, detected_at: int) -> list[Event]:
-        """Return the events of the path that are relevant to a violation, in order."""
+    def build_trace(self, label: str, here: Here, cause: int, detected_at: int) -> list[tuple[int, Event]]:
+        """Return the events of the path that a violation depends on, in order, each with its distance to the end."""
         kinds = LABELS[label][1].trace_kinds
-        chosen: list[Event] = []
+        chosen: list[tuple[int, Event]] = []
         last = None
         about = {x for n in (cause, detected_at) if (x := _find_optimizer(self.event_at(n))) is not None}
         missing = {cause, detected_at}
         # Violations of a single event, and violations about backwards or regions, need more than two events.
         goes_on = cause == detected_at or e.Backward in kinds or e.AutocastEnter in kinds
-        for index in self.walk_back(here):
+        for distance, index in enumerate(self.walk_back(here)):
             event = self.event_at(index)
             if event is None or event is last:
                 continue
             if index in (cause, detected_at) or (isinstance(event, kinds) and not _concerns_other(event, about)):
-                chosen.append(event)
+                chosen.append((distance, event))
                 last = event
             missing.discard(index)
             if len(chosen) >= SHOWN or not (missing or goes_on):
@@ -317,11 +317,59 @@ class Checker:
                 kinds
                 and isinstance(event, kinds[0])
                 and len(chosen) > 1
-                and any(x is self.event_at(cause) for x in chosen)
+                and any(x is self.event_at(cause) for _, x in chosen)
             ):
                 break
         chosen.reverse()
         return chosen
+
+    def add_context(
+        self, label: str, here: Here, trace: list[tuple[int, Event]], cause: Event, detected_at: Event | None
+    ) -> list[Event]:
+        """Return the events of a trace, with those without which its message cannot be believed.
+
+        The violation does not depend on the added events. They are the line that scales a loss whose backward is called
+        elsewhere, and the events that the kind of violation declares.
+        """
+        kind = LABELS[label][1]
+        backwards = {
+            x.subject: (d, x) for d, x in reversed(trace) if isinstance(x, e.Backward) and x.subject is not None
+        }
+        begin = trace[0][0] if kind.begins_with and trace else -1
+        region = next((d for d, x in trace if kind.region_around and isinstance(x, kind.region_around)), -1)
+        earlier = next((d for d, x in trace if kind.shows_earlier and x is cause), -1)
+        feeds = cause.feeds if isinstance(cause, e.Backward) else None
+        found = list(trace)
+        open_regions = 0
+        for distance, index in enumerate(self.walk_back(here)):
+            if not (backwards or begin >= 0 or region >= 0 or earlier >= 0):
+                break
+            event = self.event_at(index)
+            if event is None:
+                continue
+            if isinstance(event, e.Scale) and event.subject in backwards:
+                after, backward = backwards[event.subject]
+                if distance > after:
+                    del backwards[event.subject]
+                    if (event.site.path, event.site.line) != (backward.site.path, backward.site.line):
+                        found.append((distance, event))
+            if 0 <= begin < distance and isinstance(event, kind.begins_with) and (not feeds or event.object in feeds):
+                found.append((distance, event))
+                begin = -1
+            if 0 <= region < distance and isinstance(event, (e.AutocastEnter, e.AutocastExit)):
+                open_regions += 1 if isinstance(event, e.AutocastExit) else -1
+                if open_regions < 0:
+                    region = -1
+                    if isinstance(event, e.AutocastEnter) and not event.null:
+                        found.append((distance, event))
+            if 0 <= earlier < distance and type(event) is type(detected_at) and _have_same_subject(event, detected_at):
+                found.append((distance, event))
+                earlier = -1
+        return [event for _, event in sorted(found, key=lambda each: -each[0])]
+
+
+def _have_same_subject(event: Event, other: Event | None) -> bool:
+    return other is not None and event.subject == other.subject
 
 
 def _concerned_optimizers(event: Event) -> Collection[int] | None:

@@ -128,6 +128,17 @@ class Finding:
         """Message without the remedy."""
         return self.message.replace(f": {self.remedy}", "", 1) if self.remedy else self.message
 
+    @property
+    def effect(self) -> str:
+        """What the mistake does to training, as its rule declares it; "" for a finding without a label."""
+        # Rules need the severities of this module.
+        from .rules import LABELS
+
+        if self.label not in LABELS:
+            return ""
+        rule, kind = LABELS[self.label]
+        return kind.effect or rule.effect
+
     def order(self) -> tuple[str, int, int, int, str]:
         """Return the sort key of findings: file, cell, line, column, code."""
         return (self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
@@ -141,6 +152,7 @@ class Finding:
             "name": self.name,
             "severity": self.severity,
             "message": self.message,
+            "effect": self.effect or None,
             "remedy": self.remedy or None,
             "filename": self.site.path,
             "cell": self.cell,

@@ -88,7 +88,9 @@ def _check_program(program: Program) -> Iterator[Found]:
     for label, event, values, others in program_violations(program):
         trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
         certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
-        finding = make_finding(label, event.site, [event, *others], values, trace, certain=certain)
+        background = LABELS[label][1].background_kinds
+        involved = [event, *(other for other in others if not isinstance(other, background))]
+        finding = make_finding(label, event.site, involved, values, trace, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
                 yield finding, graph.entry_point
@@ -191,7 +193,8 @@ class _GraphChecker(GraphExplorer):
                 return None
         if kind.precedence.needs_training and not self.stepped_optimizers and cause.site.is_in_test():
             return None
-        path = self.build_trace(label, here, violation.cause, violation.detected_at)
+        trace = self.build_trace(label, here, violation.cause, violation.detected_at)
+        path = [event for _, event in trace]
         if not self.knows_callers and (
             kind.certainty.missing_method
             or (not kind.any_precision and any(map(self._has_scaled_alternative, (*involved, *path))))
@@ -209,17 +212,36 @@ class _GraphChecker(GraphExplorer):
         is_on_every_path = self._is_on_every_path(label, violation, involved)
         condition = "" if is_on_every_path else self._describe_condition(here, cause, involved, kind.sparing_kinds)
         certain = is_on_every_path and not self._is_doubtful(label, violation, (*involved, *path))
-        steps = [TraceStep(event.site, describe_event(event)) for event in path]
+        steps = [
+            TraceStep(event.site, describe_event(event))
+            for event in self.add_context(label, here, trace, cause, detected_at)
+        ]
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
         if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
             adapted = kind.label_in_window
         label = adapted
+        if kind.shows_window_end:
+            steps += self._describe_window_end(path)
         skip = self._find_skip(here, violation.cause) if kind.names_skip else None
         if skip is not None:
             values = {**values, "skip": skip[0]}
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _describe_window_end(self, path: list[Event]) -> list[TraceStep]:
+        """Return the first step under a window predicate as part of a trace, if the trace has no step."""
+        if any(isinstance(event, (e.ScalerStep, e.Step)) for event in path):
+            return []
+        for node in self.graph.nodes:
+            event = node.event
+            if isinstance(event, (e.ScalerStep, e.Step)):
+                ends = [self.graph.predicates[key] for key, _ in event.guards if key in self.window_predicates]
+                if ends and str(ends[0].text):
+                    return [
+                        TraceStep(event.site, f"{describe_event(event)} at the end of the window, by `{ends[0].text}`")
+                    ]
+        return []
 
     def _is_on_every_path(self, label: str, violation: Violation, involved: list[Event]) -> bool:
         """Return True if every path to the detecting event has the violation. Otherwise, a condition is reported."""

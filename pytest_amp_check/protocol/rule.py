@@ -9,6 +9,9 @@ from .events import Event, EventKind
 from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
 
+#: Most characters of an effect, so that it stays on one line of a terminal.
+LONGEST_EFFECT = 110
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -138,10 +141,19 @@ class ViolationKind:
 
     - ``message``: message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
       The problem comes first, the remedy after the colon.
+    - ``effect``: effect on training instead of the rule's.
     - ``severity``: severity instead of the rule's.
     - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
+    - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
+      uncleared backward.
+    - ``region_around``: kind of event whose autocast region the trace shows.
+    - ``shows_earlier``: the trace shows the latest event before the cause that has the kind and the subject of the
+      detecting event.
+    - ``background_kinds``: kinds of events that a program check adds to the trace, and on which the violation does not
+      depend.
+    - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
@@ -156,15 +168,21 @@ class ViolationKind:
 
     __slots__ = (
         "any_precision",
+        "background_kinds",
+        "begins_with",
         "cause",
         "certainty",
+        "effect",
         "exemption",
         "in_next_iteration",
         "label_in_window",
         "message",
         "names_skip",
         "precedence",
+        "region_around",
         "severity",
+        "shows_earlier",
+        "shows_window_end",
         "sparing_kinds",
         "trace_kinds",
     )
@@ -174,8 +192,14 @@ class ViolationKind:
         message: str,
         severity: str = "",
         *,
+        effect: str = "",
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
+        begins_with: tuple[EventKind, ...] = (),
+        region_around: EventKind | None = None,
+        shows_earlier: bool = False,
+        shows_window_end: bool = False,
+        background_kinds: tuple[EventKind, ...] = (),
         precedence: Precedence = _ALWAYS,
         certainty: Certainty = _DEFINITE,
         exemption: str = "",
@@ -186,9 +210,15 @@ class ViolationKind:
         names_skip: bool = False,
     ) -> None:
         self.message = message
+        self.effect = effect
         self.severity = severity
         self.cause = cause
         self.trace_kinds = trace_kinds
+        self.begins_with = begins_with
+        self.region_around = region_around
+        self.shows_earlier = shows_earlier
+        self.shows_window_end = shows_window_end
+        self.background_kinds = background_kinds
         self.precedence = precedence
         self.certainty = certainty
         self.exemption = exemption
@@ -221,6 +251,8 @@ class Rule:
     - ``name``: kebab-case name of the mistake; reads after "allow".
     - ``severity``: ``error``, ``warning`` or ``info``.
     - ``summary``: one sentence for lists.
+    - ``effect``: what the mistake does to training, one clause of at most 110 characters. A violation with another
+      effect declares its own.
     - ``violations``: label -> :class:`ViolationKind`. Labels of the automaton (``clip@scaled``) or of the rule's own
       checks.
     - ``rationale``: why the mistake is wrong, a short paragraph in Markdown.
@@ -248,6 +280,7 @@ class Rule:
         "bad_example",
         "code",
         "detected_by",
+        "effect",
         "event_checks",
         "fix_advice",
         "good_example",
@@ -271,6 +304,7 @@ class Rule:
         severity: str,
         summary: str,
         *,
+        effect: str,
         violations: Mapping[str, ViolationKind],
         rationale: str,
         harm: str,
@@ -289,6 +323,7 @@ class Rule:
         missing = [
             k
             for k, v in (
+                ("effect", effect),
                 ("bad_example", bad_example),
                 ("good_example", good_example),
                 ("rationale", rationale),
@@ -306,6 +341,11 @@ class Rule:
             raise ValueError(
                 f"rule {code}: severity {severity!r} or readers {detected_by!r} is not one of the known words"
             )
+        for said in (effect, *(kind.effect for kind in violations.values())):
+            if len(said) > LONGEST_EFFECT:
+                raise ValueError(
+                    f"rule {code}: the effect has {len(said)} characters, at most {LONGEST_EFFECT}: {said}"
+                )
         if applicability and applicability not in APPLICABILITIES:
             raise ValueError(f"rule {code}: a fix is {' or '.join(APPLICABILITIES)}, not {applicability!r}")
         if f"# {code}" not in bad_example or f"# {code}" in good_example:
@@ -314,6 +354,7 @@ class Rule:
         self.name = name
         self.severity = severity
         self.summary = summary
+        self.effect = effect
         self.violations = dict(violations)
         self.rationale = rationale
         self.harm = harm
@@ -337,6 +378,7 @@ class Rule:
             "name": self.name,
             "severity": self.severity,
             "summary": self.summary,
+            "effect": self.effect,
             "why": self.rationale,
             "harm": self.harm,
             "bad": self.bad_example,

@@ -298,11 +298,14 @@ class RunChecker(Checker):
             self.violation_counts[key] = (self.violation_counts.get(key, (0,))[0] + 1, _event_identity(partner))
         if key in self.path_findings:
             return
-        path = self.build_trace(label, here, cause, detected_at)
+        trace = self.build_trace(label, here, cause, detected_at)
+        path = [x for _, x in trace]
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
         site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause.only_reads))
-        steps = tuple(TraceStep(x.site, describe_event(x)) for x in path)
+        steps = tuple(
+            TraceStep(x.site, describe_event(x)) for x in self.add_context(label, here, trace, event, partner)
+        )
         by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
         if not by and event.subject is not None:
             by = self.frameworks.get(event.subject, "")

@@ -343,7 +343,6 @@ def test_full() -> None:
         "  |\n"
         "  trace:\n"
         "    1. a.py:1: scales\n"
-        "         é = scale(x)\n"
         "  fix: Unscale first (--fix)\n"
         "  more: amp-check explain AMP201\n"
         "\n"

@@ -290,10 +290,49 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witne
     )
     assert lead in shown
     assert ("    1. a.py:1: scales\n" in shown) is witness
-    assert ("         one()\n" in shown) is witness
+    # The code frame shows the line.
+    assert "         one()\n" not in shown
 
 
 # Streams.
+
+
+def test_a_trace_quotes_each_line_once_and_none_of_the_code_frame() -> None:
+    rows = "one()\ntwo()\nthree()\nfour()\nfive()\n"
+    steps = [TraceStep(Site("a.py", row, 0, row, 3), f"step {number}") for number, row in enumerate((1, 4, 1, 5, 3))]
+    made = Finding("AMP000", "clip", "error", "m", Site("a.py", 4, 0, 4, 4), trace=tuple(steps))
+    events = finding_text.finding_data(made, source_lines.SourceLines({"a.py": rows}))["events"]
+    assert [event["source"] for event in events] == ["one()", "", "", "", ""]
+    assert [event["text"] for event in events] == [f"step {number}" for number in range(5)]
+
+
+def test_a_trace_of_the_shown_line_alone_is_left_out() -> None:
+    site, caller = Site("a.py", 2, 0, 2, 3), Site("a.py", 1, 0, 1, 3)
+    called = Site("a.py", 2, 0, 2, 3, caller=caller)
+    for step, shown in ((site, False), (called, True), (caller, True)):
+        made = Finding("AMP000", "clip", "error", "m", site, trace=(TraceStep(step, "clips"),))
+        data = finding_text.finding_data(made, source_lines.SourceLines({"a.py": "one()\ntwo()\n"}))
+        assert bool(data["events"]) is shown
+
+
+def _lines_of(finding: Finding) -> list[str]:
+    return "".join(output.render_plain(finding_text.format_finding(finding, source_lines.SourceLines()))).splitlines()
+
+
+def test_a_finding_says_what_its_violation_does_to_training() -> None:
+    site = Site("train.py", 3)
+    clipped = Finding("AMP201", "clip-before-unscale", "error", "m: r", site, label="clip@scaled", remedy="r")
+    late = Finding("AMP201", "clip-before-unscale", "error", "m: r", site, label="clip@stepped", remedy="r")
+    assert clipped.effect == RULES["AMP201"].effect != late.effect == RULES["AMP201"].violations["clip@stepped"].effect
+    assert f"  effect: {clipped.effect}" in _lines_of(clipped)
+    assert f"  effect: {late.effect}" in _lines_of(late)
+    assert late.as_dict()["effect"] == late.effect
+
+
+def test_a_finding_of_no_rule_has_no_effect() -> None:
+    finding = Finding("AMP000", "other", "error", "m", Site("train.py", 3))
+    assert not [line for line in _lines_of(finding) if "effect" in line]
+    assert finding.as_dict()["effect"] is None
 
 
 @pytest.mark.parametrize("style", sorted({*output.STYLES, "source"}))

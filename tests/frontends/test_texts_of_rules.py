@@ -1,7 +1,7 @@
 """The texts of all rules, compared with a file that reads from top to bottom and is written by hand.
 
-Each block of the file is one rule: code and name, the summary, then each message after its label. A message for several
-places of a file comes first, after ``grouped``.
+Each block of the file is one rule: code and name, the summary, the effect on training, then each message after its
+label, with its own effect if it has one. A message for several places of a file comes first, after ``grouped``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 LONGEST = 120
 
 
+def _wrap(text: str, indent: int) -> list[str]:
+    space = " " * indent
+    return textwrap.wrap(
+        text, 100, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def list_lines(rule: Rule) -> Iterator[str]:
     """Yield the lines of one rule in the file, without line breaks."""
     yield f"{rule.code} {rule.name}"
-    yield from textwrap.wrap(rule.summary, 100, break_long_words=False, break_on_hyphens=False)
-    messages = {label: kind.message for label, kind in rule.violations.items()}
+    yield from _wrap(rule.summary, 0)
+    yield from _wrap(f"effect: {rule.effect}", 0)
     if rule.grouped_message:
-        messages = {"grouped": rule.grouped_message, **messages}
-    for label, message in messages.items():
+        yield "  grouped"
+        yield from _wrap(rule.grouped_message, 6)
+    for label, kind in rule.violations.items():
         yield f"  {label}"
-        yield from textwrap.wrap(
-            message,
-            100,
-            initial_indent=" " * 6,
-            subsequent_indent=" " * 6,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield from _wrap(kind.message, 6)
+        if kind.effect:
+            yield from _wrap(f"effect: {kind.effect}", 6)
 
 
 def test_each_rule_shows_its_name_its_summary_and_its_messages() -> None:

@@ -275,6 +275,7 @@ def some_rule(code: str = "AMP299", name: str = "some-rule", label: str = "some@
         name,
         "error",
         "A rule.",
+        effect="training fails",
         violations={label: ViolationKind("This is wrong: do that")},
         rationale="why",
         harm="harm",
@@ -304,6 +305,7 @@ def test_a_rule_without_its_proof_does_not_construct() -> None:
             "x-y",
             "error",
             "S.",
+            effect="training fails",
             violations={},
             rationale="",
             harm="h",
@@ -317,6 +319,7 @@ def test_a_rule_without_its_proof_does_not_construct() -> None:
 #: All required arguments of a rule.
 WHOLE: dict[str, Any] = {
     "severity": "error",
+    "effect": "training fails",
     "violations": {"some@label": ViolationKind("a message")},
     "rationale": "w",
     "harm": "h",
@@ -328,7 +331,7 @@ WHOLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "missing", ["bad_example", "good_example", "rationale", "harm", "fix_advice", "sources", "violations"]
+    "missing", ["bad_example", "good_example", "rationale", "harm", "fix_advice", "sources", "violations", "effect"]
 )
 def test_what_a_rule_lacks_is_named(missing: str) -> None:
     assert Rule("AMP299", "x-y", summary="S.", **WHOLE).code == "AMP299"
@@ -343,11 +346,16 @@ def test_what_a_rule_lacks_is_named(missing: str) -> None:
         ({"severity": "fatal"}, "severity 'fatal' or readers 'both' is not one of the known words"),
         ({"detected_by": "source"}, "severity 'error' or readers 'source' is not one of the known words"),
         ({"applicability": "sure"}, "a fix is safe or unsafe, not 'sure'"),
+        ({"effect": "x" * 111}, f"the effect has 111 characters, at most 110: {'x' * 111}"),
+        (
+            {"violations": {"some@label": ViolationKind("a message", effect="y" * 111)}},
+            f"the effect has 111 characters, at most 110: {'y' * 111}",
+        ),
         ({"bad_example": "x = 1"}, "bad must carry the mark '# AMP299' and good must not"),
         ({"good_example": "x = 1  # AMP299"}, "bad must carry the mark '# AMP299' and good must not"),
     ],
 )
-def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> None:
+def test_what_is_wrong_with_a_rule_is_said(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^rule AMP299: {re.escape(said)}$"):
         Rule("AMP299", "x-y", summary="S.", **{**WHOLE, **given})
 
@@ -364,6 +372,7 @@ def test_a_rule_as_other_programs_get_it() -> None:
         "name": "x-y",
         "severity": "error",
         "summary": "S.",
+        "effect": "training fails",
         "why": "w",
         "harm": "h",
         "bad": "# AMP299",

@@ -22,6 +22,7 @@ def test_rows_and_columns_are_counted_from_one() -> None:
         "name": "clip-before-unscale",
         "severity": "error",
         "message": "Clipped.",
+        "effect": None,
         "remedy": None,
         "filename": "train.py",
         "cell": None,

@@ -16,6 +16,7 @@ def rule(code: str, name: str, default: bool = True) -> Rule:
         name,
         "error",
         "summary",
+        effect="training fails",
         violations={name: ViolationKind("message")},
         rationale="why",
         harm="harm",

@@ -266,6 +266,7 @@ class TestUnused:
             "seldom",
             WARNING,
             "A rule that is off.",
+            effect="training fails",
             violations=example.violations,
             rationale="why",
             harm="harm",

@@ -66,8 +66,8 @@ def test_apex_names_the_copies() -> None:
     )
     (finding,) = check_source(text)
     assert finding.message == (
-        "`nn.utils.clip_grad_norm_` clips float16 copies that opt_level O2 of apex keeps scaled and never steps: "
-        "clip `amp.master_params(optimizer)`"
+        "`nn.utils.clip_grad_norm_` has no effect, because opt_level O2 of apex steps float32 copies of these "
+        "parameters: clip `amp.master_params(optimizer)`"
     )
 
 

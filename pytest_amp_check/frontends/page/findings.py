@@ -47,13 +47,14 @@ def _render_article(finding: Mapping[str, Any], violation: Mapping[str, Any] | N
     severity, code = finding["severity"], finding["code"]
     named = f'<a href="#rule-{code}">{code}</a>' if code in RULES else html_parts.escape_text(code)
     data = finding.get("terminal") or _make_finding_data(finding)
+    effect = f"<p>Effect: {html_parts.render_prose(data['effect'])}.</p>" if data.get("effect") else ""
     some = f'<p class="muted">{html_parts.escape_text(data["some"].capitalize())}.</p>' if data["some"] else ""
     return (
         f'<article class="finding {severity}"><p class="severity">'
         f'<span aria-hidden="true">{html_parts.GLYPHS[severity]}</span> '
         f"<strong>{severity}</strong> {named} {html_parts.escape_text(finding['name'])}</p>"
         f"<p>{html_parts.render_prose(data.get('problem', finding['message']))}</p><p>{_render_location(finding)}</p>"
-        f"{_render_frame(data['frame'], finding)}{some}"
+        f"{_render_frame(data['frame'], finding)}{effect}{some}"
         f"{_render_steps(violation)}{_render_events(data)}{_render_help(data['help'])}</article>"
     )
 
@@ -66,6 +67,7 @@ def _make_finding_data(finding: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "frame": [],
+        "effect": finding.get("effect") or "",
         "some": "" if finding["certain"] else describe_uncertainty(finding["condition"] or "", traced=bool(events)),
         "lead": "trace" if events else "",
         "events": events,

@@ -257,10 +257,12 @@ class CheckServer:
         here = types.Range(position, position)
         checked = self.checked_documents.get(document.name)
         codes: dict[str, types.Range] = {}
+        effects: dict[str, str] = {}
         for finding in checked.findings if checked is not None else ():
             located = document.find_location(finding.site)
             if located is not None and located[0] == uri and actions.do_overlap(located[1], here):
                 codes.setdefault(finding.code, located[1])
+                effects.setdefault(finding.code, finding.effect)
         rows = [row for buffer in document.buffers.values() if buffer.uri == uri for row in buffer.split_lines()]
         row = rows[position.line] if position.line < len(rows) else ""
         for match in re.finditer(r"\bAMP\d{3}\b", row):
@@ -269,7 +271,9 @@ class CheckServer:
                 codes.setdefault(match.group(), types.Range(start, end))
         if not codes:
             return None
-        shown = (rule_summary_markdown(RULES[code], self._pages.find_address(code)) for code in codes)
+        shown = (
+            rule_summary_markdown(RULES[code], self._pages.find_address(code), effects.get(code, "")) for code in codes
+        )
         return "\n---\n\n".join(shown), next(iter(codes.values()))
 
     async def find_code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:

@@ -17,6 +17,7 @@ RULE = Rule(
     "double-division",
     ERROR,
     "The loss is divided by the number of micro-batches although the framework divides it too.",
+    effect="gradients are k times too small for k micro-batches: SGD learns at a k-th of its rate; no error",
     detected_by=STATIC,
     event_checks={DividedTwice: _check_divided_twice},
     prescan_words=(

@@ -21,6 +21,7 @@ RULE = Rule(
     "missing-accumulation-division",
     WARNING,
     "The losses of an accumulation window are summed, not averaged.",
+    effect="gradients are k times too large for k micro-batches, like a k-fold learning rate; Adam hides most of it",
     detected_by=STATIC,
     applicability=UNSAFE,
     event_checks={Undivided: _check_undivided},

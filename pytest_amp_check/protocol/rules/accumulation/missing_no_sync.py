@@ -10,6 +10,7 @@ RULE = Rule(
     "missing-no-sync",
     INFO,
     "DistributedDataParallel averages the gradients after every micro-batch, not once for each step.",
+    effect="same result, but slower: gradients cross the network after each micro-batch, not once per step",
     detected_by=STATIC,
     on_by_default=False,
     prescan_words=(".step( backward(",),

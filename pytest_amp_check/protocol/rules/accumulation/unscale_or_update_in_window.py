@@ -17,6 +17,7 @@ RULE = Rule(
     "unscale-or-update-in-window",
     ERROR,
     "unscale_() or update() runs before the accumulation window is complete.",
+    effect="the update is up to 65536 times too large, or torch raises at the second unscale_ of the window",
     applicability=SAFE,
     prescan_words=(".step( backward(",),
     violations={
@@ -25,10 +26,12 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
+            shows_window_end=True,
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
             "unscaled ones: {advice}",
+            effect="the update is up to 65536 times too large; no error",
             certainty=Certainty(is_possible=True),
         ),
         # The same message if no known condition delays the step.
@@ -40,8 +43,10 @@ RULE = Rule(
         "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: "
             "call it once, after `{scaler}.step()`",
+            effect="micro-batches count with different weights, or torch raises AssertionError",
             trace_kinds=(Backward,),
             exemption="serves-another",
+            shows_window_end=True,
         ),
     },
     rationale="""\

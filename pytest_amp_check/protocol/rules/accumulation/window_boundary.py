@@ -24,6 +24,7 @@ RULE = Rule(
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
+    effect="only the last micro-batch of each window trains, with its k-th share; the others are wasted; no error",
     event_checks={Window: _check_window_boundary},
     applicability=UNSAFE,
     prescan_words=(".step( backward(",),
@@ -36,10 +37,12 @@ RULE = Rule(
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
+            shows_window_end=True,
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only the last "
             "iteration counts: clear once, before the loop",
+            effect="only the last iteration trains; all others are wasted; no error",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             any_precision=True,
@@ -49,21 +52,25 @@ RULE = Rule(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
             "clipped again: clip once, under the condition of the step",
             WARNING,
+            effect="whenever the norm exceeds the limit, early micro-batches count less than late ones; no error",
             cause=Cause(Clip),
             trace_kinds=(Backward,),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
+            shows_window_end=True,
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: count from one, "
             "as in `(i + 1) % k == 0`",
             WARNING,
+            effect="one step of each epoch is too small, and a rest of micro-batches is left at the end; no error",
         ),
         "window:single": ViolationKind(
             "`{engine}.accumulate()` ends a window with each micro-batch, because `{call}` got no "
             "`{parameter}`: pass `{parameter}={option}`",
             WARNING,
+            effect="each micro-batch steps alone: the effective batch is smaller than intended; no error",
             certainty=Certainty(is_possible=True),
             any_precision=True,
         ),
@@ -71,6 +78,7 @@ RULE = Rule(
             "`{engine}` divides losses by `{parameter}`, but no `{engine}.accumulate()` begins a window, so each "
             "micro-batch steps with its share: run micro-batches in `with {engine}.accumulate(model):`",
             WARNING,
+            effect="each micro-batch steps with a k-th of its gradient: SGD learns at a k-th of its rate; no error",
             certainty=Certainty(is_possible=True),
             any_precision=True,
         ),
@@ -78,12 +86,14 @@ RULE = Rule(
             "The loss is divided by `{divisor}`, the number of micro-batches so far, so their weights differ: "
             "divide by the number of micro-batches in the window",
             WARNING,
+            effect="early micro-batches count more than late ones; no error",
             any_precision=True,
         ),
         "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
             "window: also end a window at the last micro-batch",
             WARNING,
+            effect="a few samples of each epoch train nothing, or one step of each epoch is too large; no error",
             any_precision=True,
         ),
     },

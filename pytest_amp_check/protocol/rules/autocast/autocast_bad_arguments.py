@@ -99,6 +99,7 @@ RULE = Rule(
     "autocast-bad-arguments",
     ERROR,
     "The arguments of autocast are rejected by torch, or switch it off.",
+    effect="the program ends with an exception, here or when the region is entered",
     detected_by=BOTH,
     applicability=SAFE,
     event_checks={AutocastNew: _check_arguments},
@@ -119,12 +120,15 @@ RULE = Rule(
             "in lower case"
         ),
         "autocast:indexed-device": ViolationKind(
-            "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}", INFO
+            "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}",
+            INFO,
+            effect="autocast stays on where torch would warn and switch it off, and fails or slows down later",
         ),
         "autocast:device-compared": ViolationKind(
             "`{call}` never runs on CUDA, because `{test}` compares a torch.device with a string, which is never "
             "equal: compare `{device}.type`",
             WARNING,
+            effect="training runs without autocast on every machine: slow and memory-hungry, no error",
         ),
         "autocast:bool-dtype": ViolationKind(
             "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
@@ -135,10 +139,12 @@ RULE = Rule(
         ),
         "autocast:unsupported-dtype": ViolationKind(
             "`{call}` is given `{dtype}`, which {device} autocast does not support, so autocast switches itself off: "
-            "pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+            "pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`",
+            effect="one warning, then training runs in float32, slow and memory-hungry",
         ),
         "autocast:device-as-enabled": ViolationKind(
-            "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type"
+            "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type",
+            effect="on a machine without CUDA autocast is silently off; with CUDA it raises",
         ),
         "autocast:dtype-as-enabled": ViolationKind("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
         "autocast:not-a-bool": ViolationKind(

@@ -17,6 +17,7 @@ RULE = Rule(
     "autocast-scope-lost",
     ERROR,
     "An autocast never covers the code it was meant for, or leaks out of it.",
+    effect="the code runs in float32, slow and memory-hungry, without the benefits of mixed precision; no error",
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={ScopeLost: _check_scope_lost},
@@ -32,7 +33,8 @@ RULE = Rule(
         ),
         "scope:yield": ViolationKind(
             "`{context}` is still open at a yield or await, so other code runs under autocast: close the region "
-            "before the yield or await"
+            "before the yield or await",
+            effect="unrelated code runs in low precision, and autocast may stay enabled; no error",
         ),
         "scope:handed-out": ViolationKind(
             "`{context}` is passed to the `with` block and never entered, so nothing runs under it: enter it around "

@@ -18,6 +18,7 @@ RULE = Rule(
     "backward-in-autocast",
     WARNING,
     "backward() or the optimizer's step runs inside an autocast region.",
+    effect="gradients of parts that left autocast on purpose are inexact, or overflow; other gradients do not change",
     detected_by=BOTH,
     applicability=SAFE,
     event_checks={Backward: _check_float8},
@@ -33,6 +34,7 @@ RULE = Rule(
         "gradient:in-region": ViolationKind(
             "`{call}` with `create_graph` runs in an autocast region, so parts kept in float32 lose precision: leave "
             "the region before the call",
+            effect="penalties on gradients of parts that left autocast on purpose are inexact; others do not change",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
@@ -40,6 +42,7 @@ RULE = Rule(
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low precision: leave "
             "the region before the step",
+            effect="updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); other optimizers do not change",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
@@ -47,6 +50,7 @@ RULE = Rule(
         "backward@float8": ViolationKind(
             "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on exit: leave the "
             "region before the backward pass",
+            effect="float8 scaling factors are updated without this backward, so gradients are less accurate",
             any_precision=True,
         ),
     },

@@ -29,6 +29,7 @@ RULE = Rule(
     "custom-function-undecorated",
     WARNING,
     "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
+    effect="the first backward under autocast raises and ends the training",
     detected_by=STATIC,
     event_checks={CustomFunction: _check_assumed},
     program_checks={CustomFunction: _check_custom_functions},
@@ -47,6 +48,7 @@ RULE = Rule(
             "`{function}` has `custom_bwd` but no `custom_fwd`, which raises an AttributeError in every backward: "
             "decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
             ERROR,
+            effect="every backward raises AttributeError, with or without autocast",
         ),
         "function:devices": ViolationKind(
             "`custom_fwd` and `custom_bwd` of `{function}` name different devices, so its backward runs without that "
@@ -56,19 +58,22 @@ RULE = Rule(
         "function:recomputed": ViolationKind(
             "`{function}` enters autocast of {dtype} in the backward pass, but the forward pass ran in {forward}, so "
             "it recomputes other values: decorate `forward` with `torch.amp.custom_fwd` and `backward` with "
-            "`torch.amp.custom_bwd`, or pass the forward's `torch.get_autocast_dtype()` as `dtype`"
+            "`torch.amp.custom_bwd`, or pass the forward's `torch.get_autocast_dtype()` as `dtype`",
+            effect="gradients belong to other values than the forward's, so they are inexact; no error",
         ),
         "function:foreign": ViolationKind(
             "`{call}` in `{function}` gets low-precision and float32 tensors, which few libraries outside of torch "
             "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
             "`backward` with `torch.amp.custom_bwd`",
             INFO,
+            effect="the library usually raises in the first forward under autocast; float32 tests pass",
         ),
         "function:foreign-output": ViolationKind(
             "`{call}` in `{function}` may get low-precision inputs and a float32 result tensor, which few libraries "
             "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
             "`backward` with `torch.amp.custom_bwd`",
             INFO,
+            effect="the library usually raises in the first forward under autocast; float32 tests pass",
         ),
     },
     rationale="""\

@@ -19,6 +19,7 @@ RULE = Rule(
     "dtype-clash-at-boundary",
     WARNING,
     "A low-precision tensor from autocast meets float32 code that does not promote.",
+    effect="the program ends with an exception the first time this line runs; a test without autocast passes",
     detected_by=STATIC,
     event_checks={DtypeClash: _check_dtype_clash},
     prescan_words=("autocast",),

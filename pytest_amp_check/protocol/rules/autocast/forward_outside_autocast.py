@@ -84,6 +84,7 @@ RULE = Rule(
     "forward-outside-autocast",
     WARNING,
     "The loss that a scaler scales was computed without autocast.",
+    effect="training is correct, but as slow and memory-hungry as float32, plus the cost of the scaler",
     detected_by=BOTH,
     program_checks={Scale: _check_forward_outside},
     prescan_words=("scaler",),

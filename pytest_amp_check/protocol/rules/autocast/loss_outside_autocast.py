@@ -17,29 +17,35 @@ RULE = Rule(
     "loss-outside-autocast",
     WARNING,
     "The loss is computed outside autocast from a low-precision output.",
+    effect="with a GradScaler, steps are skipped above a scale of 32768; the loss is rounded to 11 bits",
     detected_by=BOTH,
     event_checks={Loss: _check_loss_in_forward},
     prescan_words=("autocast",),
     violations={
         "loss@outside": ViolationKind(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move the "
-            "call into the region of the forward, or pass the output as `.float()`",
+            "call into the autocast region of the forward, or pass the output as `.float()`",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
+            region_around=Forward,
         ),
         "loss@outside-bf16": ViolationKind(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move the call "
-            "into the region of the forward, or pass the output as `.float()`",
+            "into the autocast region of the forward, or pass the output as `.float()`",
             INFO,
+            effect="the loss and its gradients keep only 2 to 3 digits; nothing overflows, no error",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
+            region_around=Forward,
         ),
         "loss@outside-choice": ViolationKind(
             "`{call}` computes the loss outside autocast, in the chosen dtype of the region, and float16 overflows "
-            "there: move the call into the region of the forward, or pass the output as `.float()`",
+            "there: move the call into the autocast region of the forward, or pass the output as `.float()`",
+            effect="in float16, steps are skipped above a scale of 32768; in bfloat16, the loss keeps 2 to 3 digits",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
             certainty=Certainty(is_possible=True),
+            region_around=Forward,
         ),
     },
     rationale="""\

@@ -10,6 +10,7 @@ RULE = Rule(
     "stale-weight-cache",
     ERROR,
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
+    effect="forwards keep the old weights while the optimizer moves the real ones: the loss stops falling, no error",
     detected_by=BOTH,
     prescan_words=("autocast",),
     violations={
@@ -18,6 +19,7 @@ RULE = Rule(
             "enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
+            shows_earlier=True,
         ),
     },
     rationale="""\

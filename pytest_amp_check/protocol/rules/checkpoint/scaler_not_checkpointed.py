@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Save, ScalerNew
+from ...events import Backward, Event, Save, ScalerNew
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
@@ -23,7 +23,17 @@ def _check_saves(program: Program) -> Verdicts:
         if event.optimizers and scalers:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
-            yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
+            # The scaler may have no name where the checkpoint is written.
+            made = next((x for x in program.iter_events() if _is_construction(x, scalers[0], program)), None)
+            trace = (made, event) if made is not None and made.site.line != event.site.line else ()
+            yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, trace
+
+
+def _is_construction(event: Event, scaler: int | str, program: Program) -> bool:
+    """Return True if an event constructs a scaler, which a key or a name identifies."""
+    if not isinstance(event, ScalerNew) or event.subject is None:
+        return False
+    return program.name_of(scaler) == program.name_of(event.subject)
 
 
 def _check_kept_scalers(program: Program) -> Verdicts:
@@ -69,22 +79,27 @@ RULE = Rule(
     "scaler-not-checkpointed",
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
+    effect="a resumed run starts at the initial scale (65536): it skips steps, or underflows, until the scale fits",
     applicability=SAFE,
     program_checks={Save: _check_saves, ScalerNew: _check_kept_scalers},
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
-            "save `{scaler}.state_dict()` with it, and load it on resume"
+            "save `{scaler}.state_dict()` with it, and load it on resume",
+            background_kinds=(ScalerNew,),
         ),
         "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to the saved "
-            "objects, and load it on resume"
+            "objects, and load it on resume",
+            background_kinds=(ScalerNew,),
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
             "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
+            effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
+            background_kinds=(ScalerNew,),
         ),
         "new:not-saved": ViolationKind(
             "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "

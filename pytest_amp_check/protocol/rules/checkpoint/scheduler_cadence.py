@@ -24,6 +24,7 @@ RULE = Rule(
     "scheduler-cadence",
     INFO,
     "The learning rate moves on although the optimizer did not step.",
+    effect="each skipped step costs a part of the schedule, most of all in the warm-up; no error",
     on_by_default=False,
     event_checks={SchedulerStep: _check_cadence, StepFollowed: _check_step_followed},
     prescan_words=("scaler",),
@@ -39,29 +40,34 @@ RULE = Rule(
         "followed:skipped": ViolationKind(
             "`{call}` runs although the step of `{optimizer}` was skipped: call it only if `{scaler}.get_scale()` did "
             "not fall in `{scaler}.update()`",
+            effect="the call acts as if the weights had changed; its counts drift from the real steps; no error",
             certainty=Certainty(is_proven=True),
         ),
         "average:skipped": ViolationKind(
             "`{call}` adds the same weights to the average again if the step of `{optimizer}` is skipped: call it "
             "only if `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            effect="the average counts old weights once more after each skipped step: a small error",
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
         ),
         "averaged:skipped": ViolationKind(
             "`{call}` averages weights over processes, but this process skipped the step of `{optimizer}`, and others "
             "may not have: reduce `found_inf` with max over all processes, so that all skip together",
+            effect="weights of different numbers of steps are averaged; no error",
             certainty=Certainty(is_proven=True),
         ),
         "left-out:skipped": ViolationKind(
             "`{call}` was skipped, so this process missed the weight average of `{optimizer}`, for which other "
             "processes wait: reduce `found_inf` with max over all processes, so that all skip together",
             WARNING,
+            effect="the other processes wait for this one: the run hangs",
             certainty=Certainty(is_proven=True),
         ),
         "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "
             "step the scheduler where the optimizer steps",
             WARNING,
+            effect="the schedule runs k times too fast for k micro-batches: its end comes after a k-th of the steps",
             trace_kinds=(Backward,),
             in_next_iteration=True,
         ),

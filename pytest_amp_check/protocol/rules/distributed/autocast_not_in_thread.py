@@ -10,6 +10,7 @@ RULE = Rule(
     "autocast-not-in-thread",
     WARNING,
     "A model runs in a thread that does not inherit the surrounding autocast region.",
+    effect="the model runs in float32: correct, but slow and memory-hungry; no error",
     prescan_words=("autocast",),
     violations={
         "thread@region": ViolationKind(
@@ -20,6 +21,7 @@ RULE = Rule(
         "replicas@region": ViolationKind(
             "`{module}` runs replicas in threads without the dtype of this region, so they run in float16 instead of "
             "bfloat16: enter autocast in the forward of the wrapped model",
+            effect="values above 65504 overflow in the replicas: steps are lost, or the loss is NaN",
             trace_kinds=(AutocastEnter,),
         ),
     },

@@ -16,6 +16,7 @@ RULE = Rule(
     "batch-left-out-by-rank",
     ERROR,
     "One rank skips a batch with a non-finite loss, while the others wait for its gradients.",
+    effect="gradients of different batches mix from then on, and at the last batch a rank waits forever",
     detected_by=STATIC,
     event_checks={LeftOut: _check_left_out},
     prescan_words=("skipped backward",),

@@ -11,6 +11,7 @@ RULE = Rule(
     "capture-with-cast-cache",
     ERROR,
     "A model is traced or captured in an autocast region that caches cast weights.",
+    effect="torch raises here, which ends the run",
     applicability=SAFE,
     prescan_words=("autocast",),
     violations={
@@ -27,6 +28,7 @@ RULE = Rule(
         "graph@cached-region": ViolationKind(
             "`{call}` captures a graph in an autocast region with cached weights, so every replay uses these old "
             "weights: enter the region with `cache_enabled=False`, or inside the capture",
+            effect="every replay computes with the weights of the capture, as if nothing were trained; no error",
             trace_kinds=(AutocastEnter, Forward),
         ),
     },

@@ -16,6 +16,7 @@ RULE = Rule(
     "compiled-backward-autocast",
     WARNING,
     "The backward of a compiled module with float32 islands runs under the autocast of its forward.",
+    effect="gradients of the float32 part are inexact and overflow earlier than without compilation; no error",
     detected_by=STATIC,
     event_checks={Compiled: _check_compiled},
     prescan_words=("autocast",),

@@ -30,6 +30,7 @@ RULE = Rule(
     "found-inf-not-synchronised",
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
+    effect="after the first overflow, weights and scales of the ranks differ and mix from then on; no error",
     event_checks={ScalerStep: _check_unsynchronized, ScalerNew: _check_sharding},
     prescan_words=("scaler",),
     violations={
@@ -55,7 +56,8 @@ RULE = Rule(
         ),
         "update@ranks": ViolationKind(
             "`{scaler}` ended with {states}, so ranks scale their losses differently, and averaged gradients are "
-            "divided by a wrong scale: give each rank as many batches, or set one scale on all ranks after `join()`"
+            "divided by a wrong scale: give each rank as many batches, or set one scale on all ranks after `join()`",
+            effect="averaged gradients are divided by a wrong scale, so updates are too large or too small; no error",
         ),
     },
     rationale="""\

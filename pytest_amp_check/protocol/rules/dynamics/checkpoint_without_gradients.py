@@ -16,6 +16,7 @@ RULE = Rule(
     "checkpoint-without-gradients",
     ERROR,
     "A reentrant checkpoint gets no input that requires a gradient, so the parameters inside it are not trained.",
+    effect="the parameters inside keep their initial values; torch only warns",
     detected_by=RUNTIME,
     event_checks={Recomputation: _check_recomputation},
     violations={

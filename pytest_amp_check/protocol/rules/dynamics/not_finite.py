@@ -16,6 +16,7 @@ RULE = Rule(
     "not-finite",
     ERROR,
     "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
+    effect="without a scaler the weights become NaN for good; with one, the step is skipped and the scale is halved",
     detected_by=RUNTIME,
     event_checks={NotFinite: _check_not_finite},
     violations={
@@ -33,7 +34,8 @@ RULE = Rule(
         ),
         "not-finite:no-alignment": ViolationKind(
             "`{call}` is infinite for every sample of the first {count} batches, because targets are longer than "
-            "their inputs, and `zero_infinity` hides it: shorten the inputs less, or leave out such samples"
+            "their inputs, and `zero_infinity` hides it: shorten the inputs less, or leave out such samples",
+            effect="these samples train nothing, and the loss does not show it",
         ),
         "not-finite:mask": ViolationKind(
             "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{buffers}: leave at least one "
@@ -55,11 +57,13 @@ RULE = Rule(
         "not-finite:parameter": ViolationKind(
             "`{name}` of {where} is the first non-finite value of step {step}, and non-finite since step {since} "
             "({reason}): find the code that wrote to it",
+            effect="every loss since then is NaN; no later step repairs it",
             precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:state": ViolationKind(
             "The optimizer's step {since} makes `{name}` of {where} non-finite, because {reason}: keep parameters and "
             "optimizer state in float32, and check the loaded state",
+            effect="every loss since then is NaN; no later step repairs it",
             precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:rate": ViolationKind(
@@ -78,11 +82,13 @@ RULE = Rule(
         ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
-            "the inputs of this module finite, and its batches larger than one"
+            "the inputs of this module finite, and its batches larger than one",
+            effect="evaluation gives NaN, although training looks healthy",
         ),
         "not-finite:buffer": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and later steps will use it ({reason}): "
-            "compute its update in float32, in a region with `enabled=False`"
+            "compute its update in float32, in a region with `enabled=False`",
+            effect="every later step that reads it is NaN",
         ),
         "not-finite:gradient": ViolationKind(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
@@ -90,11 +96,13 @@ RULE = Rule(
         ),
         "not-finite:hidden": ViolationKind(
             "`{op}` overflows float16 in step {step}, and a division by its infinity (line {line}) hides it as zero: "
-            "compute it in float32, or make its operands smaller"
+            "compute it in float32, or make its operands smaller",
+            effect="the result is silently 0 where it should not be, and its inputs get no gradient",
         ),
         "not-finite:derivative": ViolationKind(
             "`{call}` returns NaN or infinity in step {step}, and the scaler, which checks only `.grad`, applies the "
-            "step: differentiate the unscaled loss, or skip such a step yourself"
+            "step: differentiate the unscaled loss, or skip such a step yourself",
+            effect="the weights become NaN, and the scaler does not notice",
         ),
         "not-finite:unexplained": ViolationKind(
             "The {what} of step {step} is not finite; the cause is unknown ({reason}){buffers}: find the first NaN or "

@@ -16,6 +16,7 @@ RULE = Rule(
     "refused-by-torch",
     ERROR,
     "An exception of torch that mixed precision caused has ended the run.",
+    effect="the run has ended here",
     detected_by=RUNTIME,
     event_checks={Raised: _check_torch_error},
     violations={

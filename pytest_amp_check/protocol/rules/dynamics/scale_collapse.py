@@ -55,6 +55,7 @@ RULE = Rule(
     "scale-collapse",
     ERROR,
     "The loss scale collapses, or steps are skipped again and again.",
+    effect="skipped steps train nothing; once the scale is 0, no later step is ever applied",
     detected_by=RUNTIME,
     event_checks={Update: _check_collapse},
     violations={
@@ -68,7 +69,8 @@ RULE = Rule(
         ),
         "scale:skip-rate": ViolationKind(
             "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs{cause}: "
-            "look for batches with a non-finite loss, and for code that raises the scale"
+            "look for batches with a non-finite loss, and for code that raises the scale",
+            effect="skipped steps train nothing, so this part of the training time is lost",
         ),
     },
     rationale="""\

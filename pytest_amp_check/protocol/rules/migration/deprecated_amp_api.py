@@ -22,6 +22,7 @@ RULE = Rule(
     "deprecated-amp-api",
     INFO,
     "A deprecated AMP entry point is used.",
+    effect="a FutureWarning at each call today, and an error once torch removes it",
     detected_by=STATIC,
     applicability=SAFE,
     grouped_message="Deprecated AMP entry points are used in {places}: use those of `torch.amp`",

@@ -9,6 +9,7 @@ RULE = Rule(
     "unjudged-call",
     INFO,
     "An AMP call that the check could not analyze.",
+    effect="no harm by itself, but a mistake in this call is not found",
     detected_by=STATIC,
     on_by_default=False,
     prescan_words=("scaler",),

@@ -9,6 +9,7 @@ RULE = Rule(
     "unreadable-source",
     ERROR,
     "A file, or a function in it, could not be read, so nothing in it was checked.",
+    effect="mistakes in this code are not found",
     detected_by=STATIC,
     violations={
         "source:unreadable": ViolationKind(

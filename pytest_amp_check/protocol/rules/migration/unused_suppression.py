@@ -10,12 +10,15 @@ RULE = Rule(
     "unused-suppression",
     WARNING,
     "A suppression comment silences nothing.",
+    effect="the next mistake on this line would be hidden",
     detected_by=STATIC,
     applicability=SAFE,
     prescan_words=("suppression",),
     violations={
         "suppression:unused": ViolationKind("This suppression silences nothing ({reason}): remove it"),
-        "suppression:malformed": ViolationKind("This comment silences nothing: write {remedy}"),
+        "suppression:malformed": ViolationKind(
+            "This comment silences nothing: write {remedy}", effect="what it should silence is still reported"
+        ),
     },
     rationale="""\
 A suppression comment states that somebody checked a finding and decided to keep the code. When the finding is gone, the

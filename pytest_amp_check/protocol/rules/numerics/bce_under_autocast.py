@@ -20,6 +20,7 @@ RULE = Rule(
     "bce-under-autocast",
     ERROR,
     "binary_cross_entropy or BCELoss runs inside an autocast region.",
+    effect="the first forward on CUDA raises RuntimeError and ends the run",
     detected_by=BOTH,
     event_checks={Loss: _check_surrounding_region},
     prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
@@ -33,6 +34,7 @@ RULE = Rule(
             "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"
             " `binary_cross_entropy_with_logits`",
             WARNING,
+            effect="confident predictions give a loss of 100 and NaN gradients; no error",
         ),
         "bce@framework": ViolationKind(
             "`{call}` runs under the autocast of Lightning's mixed precision, where torch raises RuntimeError: drop "

@@ -28,6 +28,7 @@ RULE = Rule(
     "eps-underflow",
     WARNING,
     "An epsilon below the range of float16 protects nothing.",
+    effect="a division, logarithm or root at zero gives inf or NaN: steps are skipped, or the weights become NaN",
     detected_by=STATIC,
     event_checks={Epsilon: _check_epsilon},
     prescan_words=("autocast",),
@@ -46,12 +47,14 @@ RULE = Rule(
         ),
         "epsilon:to-one": ViolationKind(
             "`{sum}` keeps a {dtype} tensor below {value}, which rounds to 1, so one minus it can be 0: cast the "
-            "tensor with `.float()` first"
+            "tensor with `.float()` first",
+            effect="confident predictions give infinite logarithms or quotients: steps are skipped, or weights are NaN",
         ),
         "epsilon:small": ViolationKind(
             "`{sum}` keeps a float16 divisor above {value} only, so dividing ordinary numbers by it overflows: cast "
             "it with `.float()` first, or use an epsilon of 1e-4",
             INFO,
+            effect="quotients above 65504 are infinite: steps are skipped, or the weights become NaN",
         ),
     },
     rationale="""\

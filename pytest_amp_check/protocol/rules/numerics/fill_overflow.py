@@ -27,6 +27,7 @@ RULE = Rule(
     "fill-overflow",
     ERROR,
     "A constant beyond the range of float16 is written into a tensor that may be float16.",
+    effect="torch raises on the first float16 batch, or -inf makes fully masked rows NaN; float32 tests pass",
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={Fill: _check_fill},
@@ -38,11 +39,13 @@ RULE = Rule(
         ),
         "fill:cast": ViolationKind(
             "`{call}` casts a tensor that holds {value} to float16, which ends at 65504, so {value} becomes infinite: "
-            "write `torch.finfo(torch.float16).{limit}` instead"
+            "write `torch.finfo(torch.float16).{limit}` instead",
+            effect="the infinity makes the softmax of a fully masked row NaN, and then the weights; no error",
         ),
         "fill:bound": ViolationKind(
             "`{call}` bounds a float16 tensor by {value}, which float16 cannot represent, and raises: use "
-            "`torch.finfo({tensor}.dtype).{limit}` as the bound, or remove the bound"
+            "`torch.finfo({tensor}.dtype).{limit}` as the bound, or remove the bound",
+            effect="torch raises on the first float16 batch and ends the run; float32 tests pass",
         ),
     },
     rationale="""\

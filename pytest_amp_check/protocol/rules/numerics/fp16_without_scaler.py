@@ -32,6 +32,7 @@ RULE = Rule(
     "fp16-without-scaler",
     WARNING,
     "float16 autocast trains without gradient scaling.",
+    effect="small gradients become exact zeros, more of them as the loss falls: learning stalls without an error",
     detected_by=BOTH,
     event_checks={Backward: _check_backward, AutocastEnter: _check_region, ScalerNew: _check_disabled},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),

@@ -34,6 +34,7 @@ RULE = Rule(
     "low-precision-accumulator",
     WARNING,
     "A running sum, or a sum over ranks, is kept in float16 or bfloat16.",
+    effect="the sum stops after 256 (bfloat16) or 2048 (float16) equal values, so the reported number is too small",
     detected_by=BOTH,
     event_checks={LowSum: _check_low_sum, LowReduction: _check_low_reduction},
     prescan_words=("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
@@ -44,24 +45,29 @@ RULE = Rule(
         ),
         "sum:average": ViolationKind(
             "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: keep the average in "
-            "float32, and cast a copy where low precision is needed"
+            "float32, and cast a copy where low precision is needed",
+            effect="the average hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
         ),
         "sum:count": ViolationKind(
-            "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32"
+            "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32",
+            effect="the count stops there, so what is computed from it is wrong; no error",
         ),
         "sum:still": ViolationKind(
             "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "
-            "add float32 values"
+            "add float32 values",
+            effect="what is computed from the sum is too small; no error",
         ),
         "reduction:given": ViolationKind(
             "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: set"
             " `reduce_dtype=torch.float32`",
             INFO,
+            effect="averaged gradients are about 1 % off (0.4 % with 8 ranks, 2 % with 384); no error",
         ),
         "reduction:default": ViolationKind(
             "`{call}` sums gradients over the ranks in {dtype}, because `reduce_dtype` defaults to `param_dtype`: set"
             " `reduce_dtype=torch.float32`",
             INFO,
+            effect="averaged gradients are about 1 % off (0.4 % with 8 ranks, 2 % with 384); no error",
         ),
     },
     rationale="""\

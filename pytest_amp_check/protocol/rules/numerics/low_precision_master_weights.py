@@ -45,6 +45,7 @@ RULE = Rule(
     "low-precision-master-weights",
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
+    effect="updates below 1/256 (bfloat16) or 1/2048 (float16) of a weight are lost: learning stalls without an error",
     detected_by=BOTH,
     event_checks={LowParameter: _check_computed_parameters},
     program_checks={ModuleCast: _check_trained_casts},
@@ -58,6 +59,7 @@ RULE = Rule(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: keep them "
             "in float32 and let autocast choose the dtypes",
             ERROR,
+            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
         ),
         "cast:trained-by-unknown": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the optimizer keeps "
@@ -67,6 +69,7 @@ RULE = Rule(
         "cast:returned": ViolationKind(
             "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "
             "use autocast",
+            effect="each cast moves the weights a little (2e-5 to 8e-5 in bfloat16), and training goes on from there",
             certainty=Certainty(is_possible=True),
         ),
         "parameter:computed": ViolationKind(
@@ -82,6 +85,7 @@ RULE = Rule(
             "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: "
             "create and load them in float32 and let autocast choose the dtypes",
             ERROR,
+            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
         ),
         "before:trained": ViolationKind(
             "`{optimizer}` trains parameters that were {dtype} before the recording, where small updates round to "
@@ -91,6 +95,7 @@ RULE = Rule(
             "`{optimizer}` trains parameters that were {dtype} before the recording, whose gradients GradScaler "
             "refuses to unscale: keep them in float32 and let autocast choose the dtypes",
             ERROR,
+            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
         ),
         "trainer:trained": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates round to nothing: write "
@@ -110,6 +115,7 @@ RULE = Rule(
             "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses to unscale: "
             "leave float32 as the default and let autocast choose the dtypes",
             ERROR,
+            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
         ),
     },
     rationale="""\

@@ -20,6 +20,7 @@ RULE = Rule(
     "op-without-low-precision-kernel",
     WARNING,
     "An op that has no kernel for float16 or bfloat16 is given a low-precision tensor.",
+    effect="torch raises on the first low-precision batch and ends the run; float32 tests pass",
     detected_by=STATIC,
     event_checks={LowOp: _check_refused_op},
     prescan_words=("autocast",),
@@ -33,7 +34,8 @@ RULE = Rule(
         ),
         "op:lengths": ViolationKind(
             "`{call}` transforms a {dtype} tensor, which cuFFT supports only for lengths that are powers of two: cast "
-            "it with `.float()` first"
+            "it with `.float()` first",
+            effect="on CUDA other lengths raise and end the run, and bfloat16 always does; tests on a CPU pass",
         ),
     },
     rationale="""\

@@ -17,6 +17,7 @@ RULE = Rule(
     "scores-scaled-late",
     INFO,
     "The scores of an attention are scaled after the float16 product that may overflow.",
+    effect="large queries and keys give infinite scores and a NaN softmax: steps are skipped, or weights become NaN",
     detected_by=STATIC,
     on_by_default=False,
     event_checks={LateScale: _check_scaled_late},

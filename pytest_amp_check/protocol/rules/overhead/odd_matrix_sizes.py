@@ -16,6 +16,7 @@ RULE = Rule(
     "odd-matrix-sizes",
     INFO,
     "Matrices are multiplied in low precision with sizes that are not multiples of 8.",
+    effect="same result, but slower matrix products on Tensor Cores",
     detected_by=BOTH,
     on_by_default=False,
     event_checks={OddSize: _check_odd_size},

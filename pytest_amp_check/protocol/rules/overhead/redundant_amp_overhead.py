@@ -53,6 +53,7 @@ RULE = Rule(
     "redundant-amp-overhead",
     INFO,
     "Weights are cast, the loss scale is copied to the CPU, or gradients are zeroed, more often than needed.",
+    effect="same result, but slower: the casts are repeated, and each copy stays in memory until backward",
     detected_by=STATIC,
     on_by_default=False,
     event_checks={Overhead: _check_recast},
@@ -69,11 +70,13 @@ RULE = Rule(
         ),
         "scale:told": ViolationKind(
             "`{call}()` waits for the device in every step, only to report the loss scale: report the scale once in "
-            "many steps"
+            "many steps",
+            effect="same result, but slower: the CPU waits for the device in every step",
         ),
         "zero:zeros": ViolationKind(
             "`{call}(set_to_none=False)` fills gradients with zeros, which costs memory and an addition: leave "
-            "`set_to_none` at its default"
+            "`set_to_none` at its default",
+            effect="slower, and more memory; same result, except that parameters without a gradient are stepped, too",
         ),
     },
     rationale="""\

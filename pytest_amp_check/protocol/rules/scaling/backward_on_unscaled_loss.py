@@ -22,6 +22,7 @@ RULE = Rule(
     "backward-on-unscaled-loss",
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
+    effect="updates are 65536 times too small with SGD, half with Adam; torch raises only if no loss is ever scaled",
     applicability=SAFE,
     event_checks={Backward: _check_backward},
     prescan_words=("scaler", "optim_wrapper .backward("),

@@ -24,6 +24,7 @@ RULE = Rule(
     "clip-before-unscale",
     ERROR,
     "Gradients are clipped while they are still multiplied by the loss scale.",
+    effect="the real limit is max_norm / scale (65536 at first): SGD hardly moves, Adam 2 to 4 times less; no error",
     applicability=SAFE,
     event_checks={Clip: _check_clip},
     prescan_words=("scaler", "LightningModule on_after_backward("),
@@ -58,6 +59,7 @@ RULE = Rule(
         "clip@stepped": ViolationKind(
             "`{call}` clips gradients after `{scaler}.step({optimizer})` has used them, so the clip has no effect: "
             "clip between `{scaler}.unscale_({optimizer})` and the step",
+            effect="gradients are never clipped: a single large one can ruin the weights; no error",
             trace_kinds=(ScalerStep,),
         ),
         "clip:beside": ViolationKind(
@@ -72,11 +74,13 @@ RULE = Rule(
             "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without the clip: call "
             "`{scaler}.unscale_({optimizer})` and the clip before `{scaler}.step({optimizer})`, too",
             WARNING,
+            effect="with mixed precision gradients are never clipped: a single large one can ruin the weights",
             certainty=Certainty(is_possible=True),
         ),
         "clip@copies": ViolationKind(
-            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and never steps: clip "
-            "`amp.master_params(optimizer)`"
+            "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these parameters: clip "
+            "`amp.master_params(optimizer)`",
+            effect="gradients are never clipped: a single large one can ruin the weights; no error",
         ),
     },
     rationale="""\

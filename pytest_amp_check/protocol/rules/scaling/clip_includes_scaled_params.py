@@ -11,6 +11,7 @@ RULE = Rule(
     "clip-includes-scaled-params",
     ERROR,
     "One clip covers unscaled gradients and gradients that are still multiplied by the loss scale.",
+    effect="the scaled gradients dominate the norm: all updates are thousands of times too small; no error",
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={

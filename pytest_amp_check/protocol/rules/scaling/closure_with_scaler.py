@@ -17,6 +17,7 @@ RULE = Rule(
     "closure-with-scaler",
     ERROR,
     "A closure is given to scaler.step(), which supports none while it is enabled.",
+    effect="torch raises; a closure passed by position goes unseen, and updates are up to 65536 times too large",
     event_checks={ScalerStep: _check_closure},
     prescan_words=("scaler",),
     violations={

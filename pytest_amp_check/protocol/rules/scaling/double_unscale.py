@@ -10,6 +10,7 @@ RULE = Rule(
     "double-unscale",
     ERROR,
     "Gradients are divided by the loss scale twice.",
+    effect="updates are 65536 times too small with SGD, and small gradients round to zero; no error",
     prescan_words=("scaler",),
     violations={
         "step@divided": ViolationKind(

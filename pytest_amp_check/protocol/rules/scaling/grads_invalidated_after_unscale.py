@@ -16,6 +16,7 @@ RULE = Rule(
     "grads-invalidated-after-unscale",
     ERROR,
     "Gradients become NaN or infinite after unscale_(), when the scaler no longer checks them.",
+    effect="the weights are NaN after this step, and so is every later loss",
     detected_by=RUNTIME,
     event_checks={GradInvalid: _check_invalidated},
     violations={

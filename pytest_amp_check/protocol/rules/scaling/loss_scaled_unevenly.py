@@ -10,6 +10,7 @@ RULE = Rule(
     "loss-scaled-unevenly",
     ERROR,
     "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
+    effect="the unscaled term counts 65536 times too little, so it trains nothing; no error",
     prescan_words=("scaler",),
     violations={
         "backward@uneven": ViolationKind(
@@ -17,11 +18,14 @@ RULE = Rule(
             "and scale their sum"
         ),
         "scale@scaled": ViolationKind(
-            "`{call}` scales a loss that is already multiplied by a loss scale: scale it once, directly before backward"
+            "`{call}` scales a loss that is already multiplied by a loss scale: scale it once, directly before "
+            "backward",
+            effect="steps overflow until the scale is low, and updates stay too large by the scale; no error",
         ),
         "step@uneven": ViolationKind(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: use one scaler for all "
             "losses of an optimizer",
+            effect="each loss gets a weight that depends on both scales, which diverge at the first overflow; no error",
             cause=Cause(Backward),
             trace_kinds=(Backward,),
             exemption="one-scaler",
@@ -29,6 +33,7 @@ RULE = Rule(
         "step@another": ViolationKind(
             "`{call}` divides gradients of `{optimizer}` by its own scale, but another scaler has scaled them: use "
             "the scaler that scaled the loss",
+            effect="updates are wrong by the ratio of both scales, which diverge at the first overflow; no error",
             trace_kinds=(Backward,),
             exemption="same-scaler",
         ),

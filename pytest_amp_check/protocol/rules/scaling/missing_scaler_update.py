@@ -11,6 +11,7 @@ RULE = Rule(
     "missing-scaler-update",
     ERROR,
     "scaler.step() is not followed by scaler.update().",
+    effect="the second step raises RuntimeError; if each scaler steps only once, its scale never adapts",
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={

@@ -34,6 +34,7 @@ RULE = Rule(
     "nonfinite-error-in-clip",
     WARNING,
     "Overflows that a scaler skips are turned into crashes.",
+    effect="the first overflow, usually within a few iterations, ends the run; the scaler would skip one step",
     applicability=UNSAFE,
     event_checks={Unscale: _check_default},
     program_checks={Anomaly: _check_anomaly_mode},

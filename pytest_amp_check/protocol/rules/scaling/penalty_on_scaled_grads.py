@@ -16,6 +16,7 @@ RULE = Rule(
     "penalty-on-scaled-grads",
     ERROR,
     "Gradients of a scaled loss enter a new loss without being divided by the scale.",
+    effect="the penalty is too large by the scale (65536 at first, 2^32 if squared) and swamps the loss; no error",
     event_checks={Penalty: _check_penalty},
     prescan_words=("scaler",),
     violations={
@@ -25,7 +26,8 @@ RULE = Rule(
         ),
         "penalty@outdated": ViolationKind(
             "`{call}` divides by a loss scale from before the loop, but `{scaler}.update()` changes the scale in the "
-            "loop: call `{scaler}.get_scale()` in the same iteration as the gradients"
+            "loop: call `{scaler}.get_scale()` in the same iteration as the gradients",
+            effect="the penalty is wrong by the factor by which the scale has changed since; no error",
         ),
     },
     rationale="""\

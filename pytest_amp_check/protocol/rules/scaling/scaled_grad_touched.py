@@ -34,12 +34,14 @@ RULE = Rule(
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
+    effect="the values are too large by the scale (65536 at first) and jump with it; if only logged, training is fine",
     program_checks={GradLog: _check_gradient_logs, LossRead: _check_loss_reads},
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the edit by the "
             "scale: call `{scaler}.unscale_({optimizer})` before the edit",
+            effect="the edit shrinks 65536-fold to nothing, or hides an overflow that reaches the weights; no error",
             trace_kinds=(Backward,),
             sparing_kinds=(Unscale,),
         ),
@@ -55,6 +57,7 @@ RULE = Rule(
             "`{call}` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters after "
             "`{scaler}.unscale_({optimizer})` instead",
             INFO,
+            effect="logged gradients are too large by the scale (65536 at first) and jump with it; training is fine",
         ),
         "loss:scaled": ViolationKind(
             "`{loss}` is still multiplied by the loss scale where `.{method}()` reads it: read the unscaled loss, or "
@@ -68,9 +71,11 @@ RULE = Rule(
             "`{function}` returns `{loss}`, which is still multiplied by the loss scale after its backward pass: keep "
             "the unscaled loss under another name, and return that",
             INFO,
+            effect="the caller gets a loss too large by the scale (65536 at first); if only logged, training is fine",
         ),
         "edit@scaled-framework": ViolationKind(
-            "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"
+            "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}",
+            effect="the edit shrinks 65536-fold to nothing, or hides an overflow that reaches the weights; no error",
         ),
         "read@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are read while {framework} keeps them multiplied by the loss scale: {advice}",

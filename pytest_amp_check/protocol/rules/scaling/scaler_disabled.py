@@ -17,6 +17,7 @@ RULE = Rule(
     "scaler-disabled",
     INFO,
     "The scaler switched itself off because its device is missing, so the run did not exercise gradient scaling.",
+    effect="this run passes with any order of the calls, so a mistake in them shows only on a GPU",
     detected_by=RUNTIME,
     event_checks={ScalerNew: _check_disabled_itself},
     violations={

@@ -107,6 +107,7 @@ RULE = Rule(
     "scaler-misconfigured",
     WARNING,
     "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
+    effect="torch raises, which ends the run",
     applicability=SAFE,
     event_checks={ScalerNew: _check_arguments},
     program_checks={ScalerNew: _check_device_mismatch},
@@ -114,35 +115,43 @@ RULE = Rule(
     violations={
         "scaler:number-as-device": ViolationKind(
             "`{value}` lands in `device`, the first parameter of `{call}`, and is ignored: pass it as "
-            "`{keyword}={value}`"
+            "`{keyword}={value}`",
+            effect="the scale starts at 65536 whatever number is given; no error",
         ),
         "scaler:index-as-device": ViolationKind(
             "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or "
-            "`'cpu'`"
+            "`'cpu'`",
+            effect="the index is ignored, and the scaler is enabled for no known type of device; no error",
         ),
         "scaler:bool-as-scale": ViolationKind(
             "`{value}` lands in the `init_scale` parameter of `{call}`, so the loss scale is {number}: "
-            "pass it as `enabled={value}`"
+            "pass it as `enabled={value}`",
+            effect="a scale of 1 lets small gradients become zero, a scale of 0 makes the weights NaN; no error",
         ),
         "scaler:device-as-scale": ViolationKind(
             "`{call}` is given {value} as its `init_scale`, which must be a number: pass the device as the first "
-            "argument of `torch.amp.GradScaler`"
+            "argument of `torch.amp.GradScaler`",
+            effect="the first scale() raises TypeError and ends the run",
         ),
         "scaler:wrong-dtype": ViolationKind(
             "`{call}` is enabled for bfloat16, which needs no scaling, and disabled for float16, which does: pass "
-            "`enabled=(dtype == torch.float16)`"
+            "`enabled=(dtype == torch.float16)`",
+            effect="in float16 small gradients become zero; in bfloat16 each step is slower; no error",
         ),
         "scaler:other-device": ViolationKind(
             "`{call}` is for {device} and switches itself off without it, but autocast is entered for {other}: use "
-            "`torch.amp.GradScaler('{other}')`"
+            "`torch.amp.GradScaler('{other}')`",
+            effect="float16 trains unscaled, so small gradients become zero; torch only warns",
         ),
         "scaler:zero-scale": ViolationKind(
             "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
-            "`enabled=False`"
+            "`enabled=False`",
+            effect="a scale of 0 makes the weights NaN in the first step; no error",
         ),
         "scaler:init-scale": ViolationKind(
             "`init_scale={value}` is above 2**24, so the first steps overflow and are skipped: start at the default of "
-            "2**16"
+            "2**16",
+            effect="the first steps overflow and are skipped until halving has brought the scale down",
         ),
         "scaler:factors-swapped": ViolationKind(
             "`growth_factor` is {growth} and `backoff_factor` is {backoff}, the wrong way round, so torch raises: "
@@ -158,15 +167,18 @@ RULE = Rule(
         ),
         "scaler:zero-backoff": ViolationKind(
             "`backoff_factor={value}` makes the scale zero or negative after the first overflow: "
-            "pass a number between 0.0 and 1.0, by default 0.5"
+            "pass a number between 0.0 and 1.0, by default 0.5",
+            effect="after the first overflow the scale is useless, and training is ruined; no error",
         ),
         "scaler:no-growth": ViolationKind(
             "`growth_interval={value}` lets the scale fall but never grow again: pass a positive number of steps, by "
-            "default 2000"
+            "default 2000",
+            effect="the scale only falls, so more and more small gradients become zero; no error",
         ),
         "scaler:growth-interval": ViolationKind(
             "`growth_interval={value}` raises the scale so often that it overflows and many steps are skipped: pass a "
-            "few hundred steps or more, by default 2000"
+            "few hundred steps or more, by default 2000",
+            effect="up to half of the steps are skipped (94 of 200 with an interval of 1); no error",
         ),
     },
     rationale="""\

@@ -11,6 +11,7 @@ RULE = Rule(
     "scaler-recreated-in-loop",
     ERROR,
     "A GradScaler is constructed inside the training loop that uses it.",
+    effect="if the loss needs a smaller scale, every step overflows and is skipped: nothing is trained, no error",
     detected_by=STATIC,
     applicability=SAFE,
     prescan_words=("scaler",),
@@ -30,6 +31,7 @@ RULE = Rule(
         "new:per-epoch": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale that it has "
             "found is lost: construct it once, before the loop over epochs",
+            effect="each epoch starts at a scale of 65536 and skips steps until the scale fits again; no error",
             certainty=Certainty(is_possible=True),
             precedence=Precedence(needs_repeated_call=True),
         ),

@@ -18,6 +18,7 @@ RULE = Rule(
     "scaler-step-bypassed",
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
+    effect="SGD's updates are 65536 times too large; Adam hides it until the first overflow makes the weights NaN",
     applicability=SAFE,
     event_checks={Step: _check_plain_step},
     prescan_words=("scaler",),
@@ -33,12 +34,14 @@ RULE = Rule(
         "plain-step@unscaled": ViolationKind(
             "`{optimizer}.step()` ignores the inf check of `{scaler}.unscale_({optimizer})`, so infinite gradients "
             "are applied: call `{scaler}.step({optimizer})` instead",
+            effect="the first overflow, which the scaler would skip, makes the weights NaN; no error",
             trace_kinds=(Unscale,),
             exemption="finite",
         ),
         "plain-step@stepped": ViolationKind(
             "`{optimizer}.step()` applies the gradients again after `{scaler}.step({optimizer})`, even if that step "
             "was skipped: remove it",
+            effect="each gradient is applied twice, and an overflow that the scaler has skipped reaches the weights",
             trace_kinds=(ScalerStep,),
         ),
         "plain-step:beside": ViolationKind(

@@ -10,11 +10,13 @@ RULE = Rule(
     "unscale-out-of-order",
     ERROR,
     "scaler.unscale_() is not followed by step() and update() before the next backward.",
+    effect="scaled gradients count as unscaled: the next step is up to 65536 times too large; no error",
     prescan_words=("scaler",),
     violations={
         "backward@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is followed by a backward without an update, so scaled gradients count "
             "as unscaled: call `{scaler}.update()` also where `{skip}` skips the step",
+            effect="the next step is 65536 times too large, or torch raises at the next unscale_, hours into a run",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
@@ -51,6 +53,7 @@ RULE = Rule(
         "unscale@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
+            effect="torch raises RuntimeError, which ends the run",
             trace_kinds=(Unscale,),
             precedence=Precedence(
                 yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early", "backward@unscaled-second")
@@ -59,11 +62,13 @@ RULE = Rule(
         "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
             "call it between backward and `{scaler}.step({optimizer})`",
+            effect="torch raises RuntimeError, which ends the run",
             trace_kinds=(ScalerStep,),
         ),
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
             "again: call it after `{scaler}.step({optimizer})`",
+            effect="gradients are divided twice: updates are 65536 times too small with SGD; no error",
             cause=Cause(Update),
         ),
     },

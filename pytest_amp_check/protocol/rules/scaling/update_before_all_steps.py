@@ -22,6 +22,7 @@ RULE = Rule(
     "update-before-all-steps",
     ERROR,
     "scaler.update() runs while an optimizer still holds gradients of the old scale, or without any step before it.",
+    effect="whenever the scale has changed, an update is 2 times too large or too small; no error",
     applicability=SAFE,
     event_checks={Update: _check_each_update},
     prescan_words=("scaler",),
@@ -47,6 +48,7 @@ RULE = Rule(
             "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale, inside a "
             "window: set the scale after a step, before the next backward",
             INFO,
+            effect="this window's update is too large or too small by the ratio of the two scales; no error",
             trace_kinds=(Backward,),
         ),
         "update@aged": ViolationKind(
@@ -60,15 +62,18 @@ RULE = Rule(
         "update@left-out": ViolationKind(
             "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is skipped, and raises without a "
             "recorded inf check: put it under the condition of the step, or call `unscale_` on those paths",
+            effect="the first iteration without a step raises AssertionError and ends the run",
             trace_kinds=(Backward,),
         ),
         "update@nothing-framework": ViolationKind(
             "`{call}` runs after {framework} has stepped and updated its scale, so torch raises: {advice}",
+            effect="torch raises AssertionError (No inf checks were recorded), which ends the run",
             precedence=Precedence(needs_every_path=True),
         ),
         "update@nothing": ViolationKind(
             "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
             "per iteration, after `{scaler}.step({optimizer})`",
+            effect="torch raises AssertionError (No inf checks were recorded), which ends the run",
             precedence=Precedence(needs_every_path=True),
         ),
     },

@@ -10,11 +10,13 @@ RULE = Rule(
     "zero-grad-misplaced",
     ERROR,
     "Gradients are cleared before the step that needs them, or never.",
+    effect="old gradients stay in each step, so updates grow; with a scaler, one overflow ends all later steps",
     prescan_words=("scaler",),
     violations={
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
+            effect="nothing is trained: torch raises at the step, or gradients of zero are applied without an error",
             cause=Cause(ZeroGrad),
             trace_kinds=(Backward,),
             precedence=Precedence(needs_every_path=True),
@@ -26,6 +28,7 @@ RULE = Rule(
             in_next_iteration=True,
             exemption="cleared-elsewhere",
             any_precision=True,
+            begins_with=(Step, ScalerStep),
         ),
         "backward@stale-again": ViolationKind(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
@@ -41,6 +44,7 @@ RULE = Rule(
             "Gradients that an earlier loss, of another optimizer, has left in the parameters of `{optimizer}` are "
             "stepped with those of this backward: call `{optimizer}.zero_grad()` before this backward",
             WARNING,
+            effect="the step also applies gradients of the other loss, so one training disturbs the other; no error",
             trace_kinds=(Backward, Step, ScalerStep),
             certainty=Certainty(is_possible=True),
             exemption="cleared-elsewhere",
