@@ -99,7 +99,7 @@ _PAGE_WIDTH = 100
 #: Unchanged lines that a short page shows around a changed line.
 _CONTEXT = 2
 #: Most lines of a change on a short page, so that the page fits on a screen of 40 lines.
-_LONGEST_CHANGE = 18
+_LONGEST_CHANGE = 17
 
 
 def short_rule_markdown(rule: Rule) -> str:

@@ -55,7 +55,7 @@ def test_the_code_and_the_trace_are_those_of_the_cells(tmp_path: Path) -> None:
     write(tmp_path, SETUP, STEP, TRAIN)
     done = run("--output-format", "full", "train.ipynb", folder=tmp_path)
     assert "6 |     nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in done.stdout
-    assert "1. train.ipynb:cell 3:5 (called from train.ipynb:cell 4:2): gradients multiplied" in done.stdout
+    assert "1. train.ipynb:cell 3:5 (called from train.ipynb:cell 4:2): backward adds gradients" in done.stdout
     done = run("--output-format", "json", "train.ipynb", folder=tmp_path)
     (found,) = json.loads(done.stdout)
     assert (found["filename"], found["cell"], found["location"]) == ("train.ipynb", 3, {"row": 6, "column": 5})

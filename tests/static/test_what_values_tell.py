@@ -220,11 +220,13 @@ def train(one, two, loader):
         scaler.step(second)
         scaler.update()
 """
+#: Other code has the scaler, so that unknown entries may hold its state.
 STATE = """\
 import torch
 
 def train(model, loader, optimizer, path, given, epoch):
     scaler = torch.amp.GradScaler("cuda")
+    given.watch(scaler)
     for x in loader:
         optimizer.zero_grad()
         with torch.autocast("cuda"):
