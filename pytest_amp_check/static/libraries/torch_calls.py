@@ -18,7 +18,15 @@ from ..interpreter.joins import for_each_alternative
 from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.name_effects import effects_of_name, is_clip_name
 from ..interpreter.source_text import expression_text
-from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, provenance_here, unknown_tensor
+from ..interpreter.tensors import (
+    compute_tensor,
+    in_region,
+    low_result,
+    mark_float32_result,
+    mark_widened,
+    provenance_here,
+    unknown_tensor,
+)
 from ..interpreter.unanalyzed_code import (
     IMPURE,
     escape,
@@ -208,6 +216,7 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
         made.has_known_modules = False
+        mark_float32_result(made, given)
     if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
         made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
     return made
