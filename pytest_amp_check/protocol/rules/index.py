@@ -487,6 +487,8 @@ INDEX: tuple[Listing, ...] = (
             "positions:timesteps",
             "positions:grid",
             "positions:radians",
+            "positions:product",
+            "positions:chain",
             "positions:scaled",
             "positions:integers",
             "positions:index",

@@ -196,6 +196,16 @@ def is_wide(op: str, device: str = "") -> bool:
     return optable.find_policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
 
 
+def is_shape_op(name: str) -> bool:
+    """Return True if a method of this name, or a function of torch, selects or arranges the elements of a tensor."""
+    return name in _SHAPE_OPS
+
+
+def is_tensor_op(name: str) -> bool:
+    """Return True if a method of this name is a method of tensors, or a function of torch, that computes a tensor."""
+    return name in KEEP_TRAITS or name in _DTYPE_KEEPING_OPS or any(name in table for table in optable.OPS.values())
+
+
 def op_of(name: str) -> str:
     """Return the op with this dotted torch name, or "" if the name is no op."""
     space, _, op = name.rpartition(".")
