@@ -364,7 +364,13 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         ("Save", "ScalerNew"),
-        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed", "new:not-saved"),
+        (
+            "save:no-scaler",
+            "save:no-scaler-object",
+            "save:no-scaler-unresumed",
+            "save:no-scaler-argument",
+            "new:not-saved",
+        ),
     ),
     (
         ("AMP402", "scaler-state-invalid", "checkpoint", "warning", "both", True, ""),

@@ -56,7 +56,7 @@ from .arguments import (
 )
 from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_vars, iterate_over
-from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_states
+from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
 from .frameworks import call_framework
 from .gradients import edit_grad, emit_clip, read_grad
@@ -181,6 +181,7 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     writes = name.startswith(WRITERS) and "save" in name.rpartition(".")[2]
     if (not harmless or writes) and not is_assert_name(name):
         check_saved_states(interp, given, node)
+        check_saved_objects(interp, name, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
     # Zeros have nothing of the tensor whose device or shape they take.

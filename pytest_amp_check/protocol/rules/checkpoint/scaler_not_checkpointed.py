@@ -23,6 +23,9 @@ def _check_saves(program: Program) -> Verdicts:
         if event.optimizers and scalers:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
+            if event.by_name:
+                yield "save:no-scaler-argument", event, names, ()
+                continue
             yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
 
 
@@ -85,6 +88,12 @@ RULE = Rule(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
             "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
+        ),
+        "save:no-scaler-argument": ViolationKind(
+            "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run needs: pass "
+            "`{scaler}` too, and load its state on resume",
+            INFO,
+            certainty=Certainty(is_possible=True),
         ),
         "new:not-saved": ViolationKind(
             "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "
