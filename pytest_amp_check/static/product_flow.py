@@ -144,6 +144,7 @@ class ProductFlow:
         self._aliases: dict[str, ast.expr] = {}
         self._square_matrices: set[ast.expr] = set()
         self._is_disabled = False
+        self._loop_depth = 0
 
     def find_uses(self) -> list[ProductUse]:
         """Return the products of the function that reach a use which needs their digits."""
@@ -183,11 +184,11 @@ class ProductFlow:
                 | ast.AsyncFor(target=target, iter=iterated, body=body, orelse=orelse)
             ):
                 self._assign(target, self._evaluate(iterated))
-                self._execute(body)
+                self._execute_loop(body)
                 self._execute(orelse)
             case ast.While(test=test, body=body, orelse=orelse):
                 self._evaluate(test)
-                self._execute(body)
+                self._execute_loop(body)
                 self._execute(orelse)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
                 outer = self._is_disabled
@@ -207,6 +208,11 @@ class ProductFlow:
                 for node in ast.iter_child_nodes(statement):
                     if isinstance(node, ast.expr):
                         self._evaluate(node)
+
+    def _execute_loop(self, body: list[ast.stmt]) -> None:
+        self._loop_depth += 1
+        self._execute(body)
+        self._loop_depth -= 1
 
     def _assign(self, target: ast.expr, flow: _Flow) -> None:
         match target:
@@ -309,7 +315,9 @@ class ProductFlow:
             made = made._replace(is_difference=keeps_difference)
         if isinstance(op, ast.Div) and node is not None and left.is_part and right.is_part:
             self._use_part(left, right, left_node, right_node, node)
-        if isinstance(op, (ast.Mult, ast.Div)) and not is_of_number and not is_same_syntax(left_node, right_node):
+        if isinstance(op, ast.Div):
+            made = made._replace(terms=left.terms)
+        elif isinstance(op, ast.Mult) and not is_of_number and not is_same_syntax(left_node, right_node):
             made = made._replace(terms=frozenset())
         if is_of_number or not (left.products and right.products):
             made = made._replace(is_part=left.is_part or right.is_part)
@@ -329,7 +337,8 @@ class ProductFlow:
         if len(nodes) == 2 and is_same_syntax(*map(self._find_tensor, nodes)):
             self._square_matrices.add(node)
         chain = sum(operand.chain for operand in operands) + max(len(nodes) - 1, 1)
-        if chain >= _CHAIN > max(operand.chain for operand in operands):
+        # An iteration, as for an eigenvector, corrects the errors of the earlier one.
+        if chain >= _CHAIN > max(operand.chain for operand in operands) and not self._loop_depth:
             self._record([node], node)
         return _Flow(made.products | {node}, terms=made.terms | {node}, chain=chain)
 
@@ -411,9 +420,9 @@ class ProductFlow:
         """Record the products that a call needs the digits of."""
         base = name.removesuffix("_")
         first = arguments[0]
-        if base in _ANGLES or base in _ROUNDINGS:
+        if base in _ANGLES:
             self._record(made.products, node)
-        elif base in _DISTANCES and len(nodes) > 1:
+        elif base in _ROUNDINGS or (base in _DISTANCES and len(nodes) > 1):
             self._record(made.terms, node)
         elif base in _INVERSES:
             # Without a cast, the op has no kernel (AMP510), so no region is around the code.

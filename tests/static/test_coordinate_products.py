@@ -96,6 +96,11 @@ RIGHT = {
     "gram of names": "t = pose.transpose(1, 2)\n        return (torch.bmm(pose, t) - torch.eye(3)).norm(dim=-1)",
     "no kernel": "return torch.linalg.inv(pose @ K)",
     "selected by a matrix": "return torch.bmm(pose.float(), batch['kinds'].float()).long()",
+    "iteration": (
+        "for i in range(9):\n            points = K @ (pose @ (K @ points))\n            points /= points.norm()\n"
+        "        return points @ K @ pose"
+    ),
+    "counts": "n = torch.bmm(pose, K)\n        return torch.floor(image * n / n.sum() * 9)",
     "factor": "v = points[1:] - points[:-1] * torch.matmul(pose, K)\n        return v.norm(dim=-1)",
     "own length": "t = (pose @ K)[:, :3, 3]\n        return t / torch.norm(t, dim=-1)[..., None]",
     "numerator of attention": (
@@ -150,6 +155,12 @@ def test_a_function_that_the_forward_calls(defined: str, found: list[int]) -> No
 def test_without_a_region() -> None:
     source = PROGRAM.format(defined="", body=WRONG["angle"])
     assert lines(source.replace('with torch.autocast("cuda", dtype=torch.float16):', "if True:")) == []
+
+
+def test_a_cache_that_is_cleared() -> None:
+    source = PROGRAM.format(defined="", body=WRONG["angle"])
+    region = 'with torch.autocast("cuda", dtype=torch.float16):'
+    assert lines(source.replace(region, "torch.clear_autocast_cache()\n        if True:")) == []
 
 
 def test_a_data_set() -> None:

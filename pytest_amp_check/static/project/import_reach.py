@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
+from ...protocol.sites import is_test_file
 from ..sources import code_blocks, patterns, source_files
 from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
@@ -224,6 +225,8 @@ def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:
     project.depends_on_all = True
     for other in sorted(project.autocast_files):
         absolute = os.path.abspath(other)
+        if is_test_file(other):
+            continue
         is_near = start in _imports_below(project, absolute)
         if not is_near and package_top(os.path.dirname(absolute)) == top:
             # A registry may give the training a model. A model that enters a region around its own parts runs no other.
