@@ -15,7 +15,7 @@ from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .import_search import iterate_imports
 from .project import Project
-from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
+from .region_entry import AutocastEntries, has_region, may_use_float16, trains_own_modules
 from .region_entry import find_autocast_entries as entering_in
 from .roots import package_top
 from .syntax import tail_name, walk
@@ -218,7 +218,7 @@ def is_package_near_float16(project: Project, path: str) -> bool:
 def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:
     """Return True if a file, an importer of the file, or training in its package may enter an autocast region."""
     own = entering_in(tree)
-    if own.names or own.called_in_regions or own.is_everywhere:
+    if (own.names or own.called_in_regions or own.is_everywhere) and has_region(tree):
         return True
     start = os.path.abspath(path)
     top = package_top(os.path.dirname(start))
@@ -233,9 +233,17 @@ def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:
             is_near = Code(source_files.load_or_nothing(absolute, project.largest)).does_training_step
         if absolute != start and is_near:
             entries = _autocast_entries_of(project, absolute)
-            if entries.names or entries.called_in_regions:
+            if (entries.names or entries.called_in_regions) and _has_region(project, absolute):
                 return True
     return False
+
+
+def _has_region(project: Project, path: str) -> bool:
+    """Return True if a file that mentions autocast does more than clear the cache of a region."""
+    if b"autocast_cache" not in source_files.load_or_nothing(path, project.largest):
+        return True
+    tree = parse_file(path, project.largest)
+    return tree is None or has_region(tree)
 
 
 def _only_reexports(path: str) -> bool:

@@ -24,8 +24,8 @@ _PRODUCTS = frozenset({"linear", "matmul", "conv1d", "conv2d", "conv3d"})
 _CASTS = frozenset({"to", "type", "type_as", "half"})
 #: Prefixes of functions that only query autocast.
 _QUERY_PREFIXES = ("is_", "get_")
-#: Ends of names that hold, test or clear the state of autocast (``cast_if_autocast_enabled``), which no region has.
-_STATE_SUFFIXES = ("autocast_enabled", "autocast_cache")
+#: End of names that hold or test the state of autocast, as in ``cast_if_autocast_enabled``. No region has such a name.
+_STATE_SUFFIX = "autocast_enabled"
 #: Methods that construct and run an object. Their names say nothing about autocast.
 RUNNING_METHODS = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
 #: Parts of names that disable gradients; projects name their wrappers after these functions.
@@ -282,10 +282,15 @@ def _autocast_mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
             if isinstance(node, ast.Call) and _is_disabled_call(node):
                 off.add(node.func)
             name = tail_name(node)
-            if node in off or not name or name.startswith(_QUERY_PREFIXES) or name.endswith(_STATE_SUFFIXES):
+            if node in off or not name or name.startswith(_QUERY_PREFIXES) or name.endswith(_STATE_SUFFIX):
                 continue
             if _is_mention(name):
                 yield name
+
+
+def has_region(tree: ast.Module) -> bool:
+    """Return True if a file mentions autocast other than to disable, query or import it, or to clear its cache."""
+    return any(not name.endswith("autocast_cache") for name in _autocast_mentions([tree]))
 
 
 def _is_mention(name: str) -> bool:
