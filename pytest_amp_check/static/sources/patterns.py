@@ -605,10 +605,11 @@ def fragile_lines(data: bytes) -> list[int]:
 #: Text of a product of matrices, and words of uses that need its digits.
 _PRODUCT = rb" @ |\b(?:b?mm|matmul|einsum|baddbmm|multi_dot|chain_matmul)\("
 _PRODUCT_WORDS = (b" @ ", b"mm(", b"matmul(", b"einsum(", b"multi_dot(")
+_SQUARED = rb"(?:\*\* ?2\b|\bpow\(|\bsquare\()"
 _USE_OF_DIGITS = (
     rb"\b(?:arc|a)(?:cos|sin|tan2)\(|grid_sample\(|\b(?:p?inv|inverse|pinverse|solve|cholesky|svd|eigh|det)\(|\bcdist\("
-    rb"|norm\(|\*\* ?2\b|\bpow\(|\bsquare\(|\.(?:floor|round|ceil|long|int)\(|\b(?:floor|round|int64|long)\b"
-    rb"|\bunbind\(|\] ?/ |@.*@.*@"
+    rb"|norm\([^\n]*(?:\bdim\b|\baxis\b|, ?-?\d)|\bsum\([^\n]*" + _SQUARED + rb"|" + _SQUARED + rb"[^\n]*\bsum\("
+    rb"|(?<!math)(?<!np)\.(?:floor|round|ceil|trunc)_?\(|\bunbind\(|\] ?/ |@.*@.*@|mm\(.*mm\(.*mm\("
 )
 
 
