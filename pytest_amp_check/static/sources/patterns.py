@@ -140,11 +140,15 @@ class Code:
 
     @property
     def multiplies_coordinates(self) -> bool:
-        """True if the code may multiply matrices of coordinates, and use their digits."""
+        """True if a function may multiply matrices of coordinates, and use their digits."""
         data = self.data
         if b"torch" not in data or not any(word in data for word in _PRODUCT_WORDS):
             return False
-        return re.search(_PRODUCT, data) is not None and re.search(_USE_OF_DIGITS, data) is not None
+        return any(
+            re.search(_PRODUCT, function) is not None and re.search(_USE_OF_DIGITS, function) is not None
+            for function in re.split(_START_OF_FUNCTION, data)
+            if any(word in function for word in _PRODUCT_WORDS)
+        )
 
     @property
     def may_resume(self) -> bool:
@@ -605,11 +609,14 @@ def fragile_lines(data: bytes) -> list[int]:
 #: Text of a product of matrices, and words of uses that need its digits.
 _PRODUCT = rb" @ |\b(?:b?mm|matmul|einsum|baddbmm|multi_dot|chain_matmul)\("
 _PRODUCT_WORDS = (b" @ ", b"mm(", b"matmul(", b"einsum(", b"multi_dot(")
+_START_OF_FUNCTION = rb"\n[ \t]*(?:async )?def "
 _SQUARED = rb"(?:\*\* ?2\b|\bpow\(|\bsquare\()"
 _USE_OF_DIGITS = (
     rb"\b(?:arc|a)(?:cos|sin|tan2)\(|grid_sample\(|\b(?:p?inv|inverse|pinverse|solve|cholesky|svd|eigh|det)\(|\bcdist\("
-    rb"|norm\([^\n]*(?:\bdim\b|\baxis\b|, ?-?\d)|\bsum\([^\n]*" + _SQUARED + rb"|" + _SQUARED + rb"[^\n]*\bsum\("
-    rb"|(?<!math)(?<!np)\.(?:floor|round|ceil|trunc)_?\(|\bunbind\(|\] ?/ |@.*@.*@|mm\(.*mm\(.*mm\("
+    rb"|norm\([^\n]{0,200}(?:\bdim\b|\baxis\b|, ?-?\d)"
+    rb"|\bsum\([^\n]{0,200}" + _SQUARED + rb"|" + _SQUARED + rb"[^\n]{0,200}\bsum\("
+    rb"|(?<!math)(?<!np)\.(?:floor|round|ceil|trunc)_?\(|\bunbind\((?:dim=)?-1|\] ?/ "
+    rb"|@[^@\n]*@[^@\n]*@|mm\([^\n]{0,80}mm\([^\n]{0,80}mm\("
 )
 
 
