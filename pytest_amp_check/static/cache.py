@@ -414,6 +414,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.chooses_model_dtype,
         prescan.casts_weights,
         prescan.optimizes_model,
+        prescan.multiplies_coordinates,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -424,7 +425,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, casts, optimizes, classes, bases, imports = rest
+    step, fragile, tensors, chooses, casts, optimizes, multiplies, classes, bases, imports = rest
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
@@ -432,6 +433,7 @@ def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     prescan.has_fragile_math, prescan.computes_tensors = parse_bool(fragile), parse_bool(tensors)
     prescan.chooses_model_dtype = parse_bool(chooses)
     prescan.casts_weights, prescan.optimizes_model = parse_bool(casts), parse_bool(optimizes)
+    prescan.multiplies_coordinates = parse_bool(multiplies)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

@@ -153,6 +153,7 @@ def analyze(
 
     from ..protocol.graph_checker import check, check_without_callers
     from .assumed_precision import find_assumed_effects
+    from .coordinate_products import find_coordinate_products
     from .entry_points import analyze_functions, analyze_module
     from .interpreter.branch_runs import RunsByEntry
     from .interpreter.visited_calls import VisitedCalls
@@ -221,6 +222,8 @@ def analyze(
             findings += find_assumed_effects(
                 module, project, findings, lambda: import_reach.is_package_near_float16(project, path)
             )
+        if not program.attributes.fragment and Code(text.encode()).multiplies_coordinates:
+            findings += find_coordinate_products(module, project, findings)
         for_weights = {(path, each.node.lineno) for each in module.functions.values() if each.is_weight_entry_point}
         findings = [
             each

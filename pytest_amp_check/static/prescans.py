@@ -115,6 +115,8 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
         return False
     if project.assumed_dtype:
         return prescan.computes_tensors
+    if prescan.multiplies_coordinates and project.autocast_files:
+        return True
     return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files)
 
 

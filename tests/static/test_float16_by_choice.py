@@ -97,6 +97,34 @@ def test_float16_without_a_choice_is_certain() -> None:
     assert labels("region = torch.autocast('cuda', dtype=torch.float16)") == ["backward:no-scaler"]
 
 
+WRAPPERS = """\
+import torch
+from torch import nn
+
+class TestWrappers:
+    def {name}(self):
+        plain, wrapped = nn.Linear(8, 8), nn.DataParallel(nn.Linear(8, 8))
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (plain, wrapped)]
+        for _ in range(2):
+            with torch.autocast("cuda"):
+                losses = [each(torch.randn(4, 8)).sum() for each in (plain, wrapped)]
+            for loss, optimizer in zip(losses, optimizers):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            assert torch.allclose(*losses)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "found"),
+    [("test_steps", "wrappers.py", 0), ("_worker", "tests/test_wrappers.py", 0), ("compare", "wrappers.py", 1)],
+)
+def test_a_test_that_compares_two_models(name: str, path: str, found: int) -> None:
+    findings = check_source(WRAPPERS.format(name=name), path)
+    assert [finding.label for finding in findings if finding.code == "AMP502"] == ["backward:no-scaler"] * found
+
+
 LOSS = """\
 import torch
 from torch import nn

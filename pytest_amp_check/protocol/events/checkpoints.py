@@ -42,6 +42,8 @@ class Save(OwnedEvent):
     has_unknown_parts: bool = False
     #: The receiver of the objects saves the states.
     objects: bool = False
+    #: The receiver is not analyzed, and named for saving.
+    by_name: bool = False
 
 
 class OptimizerLoad(Event):

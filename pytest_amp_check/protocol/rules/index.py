@@ -364,7 +364,13 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         ("Save", "ScalerNew"),
-        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed", "new:not-saved"),
+        (
+            "save:no-scaler",
+            "save:no-scaler-object",
+            "save:no-scaler-unresumed",
+            "save:no-scaler-argument",
+            "new:not-saved",
+        ),
     ),
     (
         ("AMP402", "scaler-state-invalid", "checkpoint", "warning", "both", True, ""),
@@ -487,6 +493,8 @@ INDEX: tuple[Listing, ...] = (
             "positions:timesteps",
             "positions:grid",
             "positions:radians",
+            "positions:product",
+            "positions:chain",
             "positions:scaled",
             "positions:integers",
             "positions:index",

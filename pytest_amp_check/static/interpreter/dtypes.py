@@ -22,6 +22,8 @@ EXP_SUM = "exp-sum"
 SQUARE = "square"
 SQUARE_SUM = "square-sum"
 MEAN_SQUARE = "mean-square"
+MEAN = "mean"  # a mean that keeps the dtype of its input
+ROUNDED_SQUARE = "rounded-square"  # square of a low-precision mean, also if the square is float32
 PRODUCT = "product"  # result of a matmul
 TWICE = "twice"  # multiplied by 2 or -2
 DOUBLED = "doubled"  # twice the result of a matmul, with either sign
@@ -194,6 +196,16 @@ def is_low(op: str, device: str = "") -> bool:
 def is_wide(op: str, device: str = "") -> bool:
     """Return True if autocast runs an op in float32 on a device type, unless a dtype argument says otherwise."""
     return optable.find_policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
+
+
+def is_shape_op(name: str) -> bool:
+    """Return True if a method of this name, or a function of torch, selects or arranges the elements of a tensor."""
+    return name in _SHAPE_OPS
+
+
+def is_tensor_op(name: str) -> bool:
+    """Return True if a method of this name is a method of tensors, or a function of torch, that computes a tensor."""
+    return name in KEEP_TRAITS or name in _DTYPE_KEEPING_OPS or any(name in table for table in optable.OPS.values())
 
 
 def op_of(name: str) -> str:

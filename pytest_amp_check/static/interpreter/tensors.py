@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...protocol.torch_api import BFLOAT16_OR_FLOAT32, DTYPES, FLOAT16_BY_CHOICE, FLOAT16_OR_FLOAT32, WIDE
 from .dtypes import is_low, is_wide
@@ -84,6 +84,15 @@ def mark_widened(interp: Interpreter, made: TensorValue, op: str, arguments: Ite
         made.is_low_op_result = False
         if made.in_region:
             made.low_dtype = ""
+
+
+def mark_float32_result(made: TensorValue, arguments: Sequence[Value]) -> None:
+    """Clear the low-precision marks of what unanalyzed code computes from a float32 tensor.
+
+    The first argument decides: a sum of float32 counts by indexes of a low-precision model is float32.
+    """
+    if arguments and arguments[0].dtype_info.dtype in WIDE:
+        made.low_dtype, made.is_low_op_result = "", False
 
 
 def region_device(interp: Interpreter) -> str:

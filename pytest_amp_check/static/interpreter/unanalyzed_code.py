@@ -12,7 +12,7 @@ from .identity import Operation, structural_unknown
 from .interpreter import HandlerTable, Interpreter
 from .name_effects import divides_gradients, effects_of_name, is_notification, only_reads
 from .source_text import expression_text
-from .tensors import compute_tensor, provenance_here
+from .tensors import compute_tensor, mark_float32_result, provenance_here
 from .values.containers import MappingValue
 from .values.definitions import Args, Instance, Keywords
 from .values.gradients import GradValue, ParamsValue
@@ -110,6 +110,7 @@ def _unknown_tensor(interp: Interpreter, name: str, arguments: list[Value], tens
         made.normalization = made.normalization._replace(has_unknown_reduction=False)
     made.origin = made.origin._replace(is_from_gradient=made.origin.is_from_gradient or has_gradient_input(arguments))
     made.has_known_modules = False
+    mark_float32_result(made, arguments)
     return made
 
 

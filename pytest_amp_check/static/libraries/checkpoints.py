@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
 from ...protocol.source_text import SourceText, find_access_path, names_optimizer
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import LOGGING_METHODS, holds_scaler, is_assert_name
@@ -351,6 +352,57 @@ def check_saved_states(interp: Interpreter, given: list[Value], node: ast.AST) -
             _emit_if_checkpoint(interp, mapping, node, others=True)
     if states and not scaled:
         _emit_if_checkpoint(interp, SequenceValue(states), node, others=False)
+
+
+def check_saved_objects(interp: Interpreter, name: str, given: list[Value], node: ast.AST) -> None:
+    """Emit a save event if unanalyzed code that is named for saving receives a module and an optimizer, but no scaler.
+
+    An object of the program, such as the trainer, may hold the scaler.
+    """
+    last = name.rpartition(".")[2].lower()
+    if not last.startswith("save") and "_save" not in last:
+        return
+    used = [_find_used_object(interp, value) for value in given]
+    optimizers = [each for each in used if each is not None and each.role == "optimizer"]
+    contents = CheckpointContents(interp)
+    for value in given:
+        if value.kind in ("mapping", "sequence", "state"):
+            contents.add_value(value)
+    may_hold_scaler = (
+        holds_scaler(interp, given)
+        or bool(contents.scaler_names or contents.is_open)
+        or any(
+            isinstance(value, Instance) or (isinstance(value, UnknownValue) and names_scaling(value.text))
+            for value in given
+        )
+    )
+    if may_hold_scaler or not optimizers or all(each is None or each.role != "module" for each in used):
+        return
+    interp.emit_at(
+        e.Save(
+            interp.site_of(node),
+            None,
+            optimizers=tuple(each.name for each in optimizers),
+            owners=tuple(each.key for each in optimizers),
+            open=_is_without_scaler(interp),
+            objects=True,
+            by_name=True,
+            names={"call": expression_text(node), "function": SourceText(callee_of(node) or node)},
+        )
+    )
+
+
+def _find_used_object(interp: Interpreter, value: Value) -> TrackedObject | None:
+    """Return the object that a value refers to, or that the use of an unknown value has shown. None if unknown."""
+    for option in value.alternatives():
+        for role in ("optimizer", "module"):
+            known = object_ref_of(option, role)
+            if known is not None:
+                return known.tracked_object
+        used = interp.tracked_objects.get(("used", option.key)) if isinstance(option, UnknownValue) else None
+        if used is not None:
+            return used
+    return None
 
 
 def _emit_if_checkpoint(interp: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:

@@ -18,7 +18,15 @@ from ..interpreter.joins import for_each_alternative
 from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.name_effects import effects_of_name, is_clip_name
 from ..interpreter.source_text import expression_text
-from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, provenance_here, unknown_tensor
+from ..interpreter.tensors import (
+    compute_tensor,
+    in_region,
+    low_result,
+    mark_float32_result,
+    mark_widened,
+    provenance_here,
+    unknown_tensor,
+)
 from ..interpreter.unanalyzed_code import (
     IMPURE,
     escape,
@@ -48,7 +56,7 @@ from .arguments import (
 )
 from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_vars, iterate_over
-from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_states
+from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
 from .frameworks import call_framework
 from .gradients import edit_grad, emit_clip, read_grad
@@ -173,6 +181,7 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     writes = name.startswith(WRITERS) and "save" in name.rpartition(".")[2]
     if (not harmless or writes) and not is_assert_name(name):
         check_saved_states(interp, given, node)
+        check_saved_objects(interp, name, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
         interp.emit(e.GradAverage, node)
     # Zeros have nothing of the tensor whose device or shape they take.
@@ -208,6 +217,7 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
         made.has_known_modules = False
+        mark_float32_result(made, given)
     if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
         made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
     return made

@@ -8,13 +8,14 @@ import re
 import warnings
 from collections.abc import Iterator
 
+from ...protocol.sites import is_test_file
 from ..sources import code_blocks, patterns, source_files
 from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .import_search import iterate_imports
 from .project import Project
-from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
+from .region_entry import AutocastEntries, has_region, may_use_float16, trains_own_modules
 from .region_entry import find_autocast_entries as entering_in
 from .roots import package_top
 from .syntax import tail_name, walk
@@ -69,7 +70,7 @@ def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:
     top = os.path.join(above, os.path.relpath(folder, above).partition(os.sep)[0]) if above != folder else folder
     found = {other for other in others if other.startswith(top + os.sep)}
     left = others - found
-    for user in _iterate_users(project, start) if left else ():
+    for user in iterate_users(project, start) if left else ():
         found |= left & _imports_below(project, user)
     return found
 
@@ -153,7 +154,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     if not others or not project.files or not project.is_complete():
         return any(_may_use_float16(project, other) for other in sorted(others))
     users = 0
-    for current in _iterate_users(project, start):
+    for current in iterate_users(project, start):
         # A package that only re-exports a file does not use it, unlike files that import the package for another
         # reason.
         if current == start or not _only_reexports(current):
@@ -169,7 +170,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     return users == 1 and any(_may_use_float16(project, other) for other in sorted(beside))
 
 
-def _iterate_users(project: Project, start: str) -> Iterator[str]:
+def iterate_users(project: Project, start: str) -> Iterator[str]:
     """Yield a file, its importers, and the importers of these."""
     above, work = {start}, [start]
     while work:
@@ -212,6 +213,37 @@ def is_package_near_float16(project: Project, path: str) -> bool:
     project.depends_on_all = True
     near = (other for other in sorted(project.float16_files) if package_top(os.path.dirname(other)) == top)
     return any(_may_use_float16(project, other) for other in near)
+
+
+def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:
+    """Return True if a file, an importer of the file, or training in its package may enter an autocast region."""
+    own = entering_in(tree)
+    if (own.names or own.called_in_regions or own.is_everywhere) and has_region(tree):
+        return True
+    start = os.path.abspath(path)
+    top = package_top(os.path.dirname(start))
+    project.depends_on_all = True
+    for other in sorted(project.autocast_files):
+        absolute = os.path.abspath(other)
+        if is_test_file(other):
+            continue
+        is_near = start in _imports_below(project, absolute)
+        if not is_near and package_top(os.path.dirname(absolute)) == top:
+            # A registry may give the training a model. A model that enters a region around its own parts runs no other.
+            is_near = Code(source_files.load_or_nothing(absolute, project.largest)).does_training_step
+        if absolute != start and is_near:
+            entries = _autocast_entries_of(project, absolute)
+            if (entries.names or entries.called_in_regions) and _has_region(project, absolute):
+                return True
+    return False
+
+
+def _has_region(project: Project, path: str) -> bool:
+    """Return True if a file that mentions autocast does more than clear the cache of a region."""
+    if b"autocast_cache" not in source_files.load_or_nothing(path, project.largest):
+        return True
+    tree = parse_file(path, project.largest)
+    return tree is None or has_region(tree)
 
 
 def _only_reexports(path: str) -> bool:

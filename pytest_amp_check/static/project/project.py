@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..sources.patterns import Code
     from ..sources.prefilter import Prescan
     from .module import ImportedName, Module
-    from .region_entry import AutocastEntries
+    from .region_entry import AutocastEntries, RegionUser
 
 #: Maximum source size, in characters, of the cached syntax trees of imported files.
 MAX_CACHED_CHARACTERS = 4_000_000
@@ -83,6 +83,7 @@ class Project:
         "largest",
         "low_model_files",
         "members",
+        "users_by_path",
     )
 
     def __init__(self, largest: int = LARGEST_FILE) -> None:
@@ -130,6 +131,7 @@ class Project:
         #: Results of :mod:`.import_reach`, by file: autocast entries, use of float16, transitive imports, and the
         #: directory at which imports of the file begin. The index of importers maps the last part of a name to files.
         self.entries_by_path: dict[str, AutocastEntries] = {}
+        self.users_by_path: dict[str, list[RegionUser]] = {}
         self.float16_by_path: dict[str, bool] = {}
         #: Result of :mod:`.float32_logits`, by the top directory of a package.
         self.float32_packages: dict[str, bool] = {}

@@ -32,6 +32,14 @@ RUNNING_METHODS = frozenset({"__init__", "__call__", "__enter__", "__exit__", "_
 _NO_GRADIENTS = ("no_grad", "inference_mode")
 
 
+#: Methods that the loop of the training calls in a region.
+FORWARDS = frozenset(("forward", "training_step"))
+#: Methods of data sets, whose code runs in workers without a region.
+METHODS_OF_DATA = frozenset(("__getitem__", "__iter__", "__next__"))
+#: Methods that run before the training.
+SETUP_METHODS = frozenset(("__init__", "__post_init__", "reset_parameters", "init_weights", "_init_weights"))
+
+
 class AutocastEntries(NamedTuple):
     """Autocast entries of some files.
 
@@ -47,6 +55,15 @@ class AutocastEntries(NamedTuple):
     called_in_regions: frozenset[str] = frozenset()
     is_everywhere: bool = False
     trains_itself: bool = False
+
+
+class RegionUser(NamedTuple):
+    """A class or a function of a file, the names in its code, and the last names of the bases of a class."""
+
+    name: str
+    names: frozenset[str]
+    bases: frozenset[str]
+    is_in_region: bool
 
 
 def enters_autocast(node: ast.AST) -> bool:
@@ -271,6 +288,11 @@ def _autocast_mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
 
 
+def has_region(tree: ast.Module) -> bool:
+    """Return True if a file mentions autocast other than to disable, query or import it, or to clear its cache."""
+    return any(not name.endswith("autocast_cache") for name in _autocast_mentions([tree]))
+
+
 def _is_mention(name: str) -> bool:
     return "autocast" in name or name in POLICIES
 
@@ -289,6 +311,19 @@ def _is_disabled_call(call: ast.Call) -> bool:
     return any(isinstance(value, ast.Constant) and value.value is False for value in given)
 
 
+def disables_autocast(node: ast.expr) -> bool:
+    """Return True if a decorator, or the context of a ``with``, disables autocast or makes it float32."""
+    if not isinstance(node, ast.Call):
+        return False
+    name, given = tail_name(node.func), {keyword.arg: keyword.value for keyword in node.keywords}
+    if name == "custom_fwd":
+        return "cast_inputs" in given
+    if "autocast" not in name:
+        return False
+    dtype = given.get("dtype", node.args[1] if len(node.args) > 1 else None)
+    return _is_disabled_call(node) or tail_name(dtype or node) in ("float32", "float64")
+
+
 def _called_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the last names of all callees, and with a trailing dot the last names of their receivers."""
     calls = [node.func for root in nodes for node in walk(root) if isinstance(node, ast.Call)]
@@ -299,3 +334,38 @@ def _called_names(nodes: Iterable[ast.AST]) -> set[str]:
 
 def _names_below(nodes: Iterable[ast.AST]) -> set[str]:
     return {name for root in nodes for node in walk(root) if (name := tail_name(node))}
+
+
+def walk_regions(root: ast.AST) -> list[ast.AST]:
+    """Return a node and all nodes below, except code for which a decorator or a ``with`` disables autocast."""
+    found = [] if _is_disabled(root) else [root]
+    for node in found:
+        found.extend(below for below in children(node) if not _is_disabled(below))
+    return found
+
+
+def _is_disabled(node: ast.AST) -> bool:
+    if _is_function(node):
+        return any(map(disables_autocast, node.decorator_list))
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        return any(disables_autocast(item.context_expr) for item in node.items)
+    return False
+
+
+def collect_region_users(tree: ast.Module) -> list[RegionUser]:
+    """Return the classes and functions of a file, except data sets."""
+    found: list[RegionUser] = []
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = frozenset(filter(None, map(tail_name, walk_regions(node))))
+            found.append(RegionUser(node.name, names, frozenset(), enters_autocast(node)))
+        elif isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            own = {method.name for method in methods}
+            if own & METHODS_OF_DATA:
+                continue
+            parts = [part for method in methods if method.name not in SETUP_METHODS for part in walk_regions(method)]
+            bases = frozenset(map(tail_name, node.bases))
+            is_module = bool(own & FORWARDS) or any(base.endswith("Module") for base in bases)
+            found.append(RegionUser(node.name, bases.union(filter(None, map(tail_name, parts))), bases, is_module))
+    return found

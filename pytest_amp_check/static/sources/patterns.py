@@ -139,6 +139,18 @@ class Code:
         return any(_is_fragile(line, self.data) for _, line in _lines_of_fragile_words(self.data))
 
     @property
+    def multiplies_coordinates(self) -> bool:
+        """True if a function may multiply matrices of coordinates, and use their digits."""
+        data = self.data
+        if b"torch" not in data or not any(word in data for word in _PRODUCT_WORDS):
+            return False
+        return any(
+            re.search(_PRODUCT, function) is not None and re.search(_USE_OF_DIGITS, function) is not None
+            for function in re.split(_START_OF_FUNCTION, data)
+            if any(word in function for word in _PRODUCT_WORDS)
+        )
+
+    @property
     def may_resume(self) -> bool:
         """True if the code may load the state of an optimizer."""
         return b"load_state_dict" in self.data and _loads_optimizer_state(self.data)
@@ -592,6 +604,25 @@ def fragile_lines(data: bytes) -> list[int]:
         counted = start
         numbers.append(number)
     return numbers
+
+
+#: Text of a product of matrices, and words of uses that need its digits.
+_PRODUCT = rb" @ |\b(?:b?mm|matmul|einsum|baddbmm|multi_dot|chain_matmul)\("
+_PRODUCT_WORDS = (b" @ ", b"mm(", b"matmul(", b"einsum(", b"multi_dot(")
+_START_OF_FUNCTION = rb"\n[ \t]*(?:async )?def "
+_SQUARED = rb"(?:\*\* ?2\b|\bpow\(|\bsquare\()"
+_USE_OF_DIGITS = (
+    rb"\b(?:arc|a)(?:cos|sin|tan2)\(|grid_sample\(|\b(?:p?inv|inverse|pinverse|solve|cholesky|svd|eigh|det)\(|\bcdist\("
+    rb"|norm\([^\n]{0,200}(?:\bdim\b|\baxis\b|, ?-?\d)"
+    rb"|\bsum\([^\n]{0,200}" + _SQUARED + rb"|" + _SQUARED + rb"[^\n]{0,200}\bsum\("
+    rb"|(?<!math)(?<!np)\.(?:floor|round|ceil|trunc)_?\(|\bunbind\((?:dim=)?-1|\] ?/ "
+    rb"|@[^@\n]*@[^@\n]*@|mm\([^\n]{0,80}mm\([^\n]{0,80}mm\("
+)
+
+
+def product_lines(data: bytes) -> list[int]:
+    """Return the numbers of the lines, from 1, with a product of matrices."""
+    return [number for number, line in enumerate(data.split(b"\n"), 1) if re.search(_PRODUCT, line) is not None]
 
 
 #: Words of fragile expressions. A fragile line has at least one of them.

@@ -20,6 +20,7 @@ class Prescan:
     chooses_model_dtype  the file lets its user choose a low dtype for the weights of a model
     casts_weights        the file may store the weights of a model in a low dtype
     optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
+    multiplies_coordinates  the file may multiply matrices of coordinates, and use their digits
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
     computes_tensors     the file computes with tensors
     does_training_part   the file may leave the training to another file and still hold a mistake
@@ -45,6 +46,7 @@ class Prescan:
         "may_have_findings",
         "may_resume",
         "may_use_float16",
+        "multiplies_coordinates",
         "optimizes_model",
         "path",
         "size",
@@ -60,6 +62,7 @@ class Prescan:
         self.imported_names: set[bytes] | None = None
         self.does_training_part = self.does_training_step = False
         self.casts_weights = self.optimizes_model = False
+        self.multiplies_coordinates = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
@@ -86,6 +89,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.optimizes_model = code.optimizes_model
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
+        seen.multiplies_coordinates = code.multiplies_coordinates
         seen.chooses_model_dtype = code.chooses_model_dtype
         seen.casts_weights = code.casts_weights
     seen.digest = source_files.content_digest(data)

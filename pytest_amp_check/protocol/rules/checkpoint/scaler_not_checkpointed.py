@@ -23,6 +23,9 @@ def _check_saves(program: Program) -> Verdicts:
         if event.optimizers and scalers:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
+            if event.by_name:
+                yield "save:no-scaler-argument", event, names, ()
+                continue
             # The scaler may have no name where the checkpoint is written.
             made = next((x for x in program.iter_events() if _is_construction(x, scalers[0], program)), None)
             trace = (made, event) if made is not None and made.site.line != event.site.line else ()
@@ -100,6 +103,13 @@ RULE = Rule(
             INFO,
             effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
             background_kinds=(ScalerNew,),
+        ),
+        "save:no-scaler-argument": ViolationKind(
+            "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run needs: pass "
+            "`{scaler}` too, and load its state on resume",
+            INFO,
+            effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
+            certainty=Certainty(is_possible=True),
         ),
         "new:not-saved": ViolationKind(
             "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "

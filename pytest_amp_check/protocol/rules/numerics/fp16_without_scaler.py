@@ -12,7 +12,7 @@ def _check_backward(event: Event, program: Program) -> Labels:
     if isinstance(event, Backward) and not event.scaling.is_scaled and event.alone and event.dtypes:
         if event.dtypes == {"float16"}:
             yield "backward:no-scaler", {}
-        # A test chooses its own values: a few steps on a tiny model.
+        # A run of a test chooses its own values: a few steps on a tiny model.
         elif MAY_BE_FLOAT16.issuperset(event.dtypes) and not event.site.is_in_test():
             yield "backward:no-scaler-option", {}
 

@@ -76,7 +76,8 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     if {"decode", "numpy"} <= used:
         return True  # NumPy gets what a model has decoded.
     if function.cls is not None:
-        return _is_module_method(interp, function, function.cls) and not any(
+        gets_inputs = _is_module_method(interp, function, function.cls) or _is_custom_forward(interp, function)
+        return gets_inputs and not any(
             _chooses_dtype(each) or _is_of_complex_numbers(each) for each in function.cls.methods.values()
         )
     return not (_chooses_dtype(function) or _is_of_complex_numbers(function)) and (
@@ -93,6 +94,15 @@ def _is_module_method(interp: Interpreter, function: Function, cls: Class) -> bo
         return role == torch_api.MODULE and not _runs_in_constructor(function, cls)
     bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
     return any(isinstance(base, ExternalName) for base in bases) and "staticmethod" not in function.decorator_names()
+
+
+def _is_custom_forward(interp: Interpreter, function: Function) -> bool:
+    """Return True for the forward of a custom autograd function, which runs in the region of its caller."""
+    return (
+        function.cls is not None
+        and function.name == "forward"
+        and role_of(interp, function.cls) == torch_api.AUTOGRAD_FUNCTION
+    )
 
 
 def _runs_in_constructor(function: Function, cls: Class) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ....protocol import events as e
 from ....protocol import kernels, torch_api
@@ -53,6 +54,8 @@ from .parameters import check_new_parameter
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
 
+#: Functions of other packages that sum or average a tensor over the ranks, and return the tensor.
+_SUMS_OVER_RANKS = re.compile("all_?reduce", re.IGNORECASE)
 #: Kinds of values that the call of a model returns.
 _MODEL_OUTPUTS = frozenset(("tensor", "unknown"))
 
@@ -94,6 +97,8 @@ def _apply_function(
         check_new_parameter(interp, args, node)
     if last in kernels.ATTENTION:
         return _apply_attention(interp, args[:3], node)
+    if _SUMS_OVER_RANKS.search(last) is not None and not dotted.startswith("torch."):
+        return args[0] if args else NO_DTYPE_INFO
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NO_DTYPE_INFO
     op = OpCall(last, args[0] if args else keywords.get("input", NO_DTYPE_INFO), args, keywords, node, node.args[1:])

@@ -13,13 +13,16 @@ from ...interpreter.dtypes import (
     DOUBLED,
     FLOAT32_ANGLES,
     FREQUENCIES,
+    GUESSED_LOW,
     LOG_PROBABILITY,
     LOW_DTYPES,
+    MEAN,
     MEAN_SQUARE,
     NO_DTYPE_INFO,
     REGION,
     ROUNDED,
     ROUNDED_PROBABILITY,
+    ROUNDED_SQUARE,
     SCALED,
     SQUARE,
     SQUARE_SUM,
@@ -44,9 +47,17 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
         how, low = "moments", left
     elif left.is_low and right.is_low and LOG_PROBABILITY in left.traits & right.traits:
         how, low = "log-ratio", left
+    elif MEAN_SQUARE in left.traits and ROUNDED_SQUARE in right.traits:
+        # A region computes the squares in float32, but of a mean that has the digits of low precision.
+        how, low = "moments", DtypeInfo(autocast_state(interp).dtype, frozenset({GUESSED_LOW}))
     else:
         return
     emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node)})
+
+
+def rounded_traits(squared: DtypeInfo) -> tuple[str, ...]:
+    """Return the traits of the square of a value: a low-precision mean stays rounded in a float32 square."""
+    return (ROUNDED_SQUARE,) if squared.is_low and MEAN in squared.traits else ()
 
 
 def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:

@@ -49,6 +49,7 @@ from .fragile import (
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
+    rounded_traits,
     scaled_traits,
 )
 from .matmuls import apply_matmul
@@ -134,7 +135,7 @@ def apply_operator(
         # Only complex numbers need their magnitude before a square, and autocast makes none.
         is_magnitude = last_name(callee_of(sides[0])) == "abs"
         if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits and not is_magnitude:
-            kept |= {SQUARE}
+            kept |= {SQUARE, *rounded_traits(left)}
         exponent = right if left.dtype == NUMBER else left
         if right.traits & {POSITIONS, ROUNDED}:
             # Low precision has all powers of two.
@@ -196,7 +197,7 @@ def _apply_linear_operator(
     if BOUNDED in (left.traits | right.traits if number else both):
         kept |= {BOUNDED}
     elif op is ast.Mult and is_same_syntax(*sides):
-        kept |= {SQUARE}
+        kept |= {SQUARE, *rounded_traits(left)}
     elif number and op in (ast.Mult, ast.Div):
         kept |= (left.traits | right.traits) & {MEAN_SQUARE}
     if op is ast.Mult and number and _is_two(sides):

@@ -19,6 +19,7 @@ from ...interpreter.dtypes import (
     INTEGERS,
     KEEP_TRAITS,
     LOG_PROBABILITY,
+    MEAN,
     MEAN_SQUARE,
     NEGATED,
     NO_DTYPE_INFO,
@@ -53,6 +54,7 @@ from .fragile import (
     check_probabilities,
     check_ranking,
     check_rotation,
+    rounded_traits,
     scaled_traits,
     takes_inverse_frequencies,
 )
@@ -237,12 +239,14 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
         return (SQUARE_SUM,)
     if op.base_name == "square" and not bounded:
-        return (SQUARE,)
+        return (SQUARE, *rounded_traits(op.first_info))
     if op.base_name in _LOGS or op.base_name in ("log_softmax", "logsigmoid"):
         return (LOG_PROBABILITY,)
     means = mean_traits(op.base_name, op.first_info)
     if means:
         return means
+    if op.base_name == "mean" and not bounded:
+        return (MEAN,)
     return (BOUNDED,) if bounded and op.base_name in ("abs", "relu", "mean", "clamp") else bounded_traits(op.base_name)
 
 
