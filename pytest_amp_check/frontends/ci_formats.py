@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..protocol.finding import ERROR, INFO, WARNING, Finding
+from ..protocol.finding import Finding
+from ..protocol.severities import ERROR, INFO, WARNING
 from .json_formats import (
     _compute_fingerprints,
     _find_region,

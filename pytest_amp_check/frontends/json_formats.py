@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
+from ..protocol.finding import Finding
+from ..protocol.severities import ERROR, INFO, SEVERITIES, WARNING
 from .finding_text import relative_path
 from .printable import make_visible
 from .rule_text import rule_markdown

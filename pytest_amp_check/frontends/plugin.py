@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..protocol.finding import SEVERITIES
+from ..protocol.severities import SEVERITIES
 from . import fixtures
 from . import options as table
 from .fixtures import NAME

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..protocol.finding import SEVERITIES
 from ..protocol.fix import SAFE, UNSAFE
+from ..protocol.severities import SEVERITIES
 from .printable import Line
 
 TYPE_CHECKING = False

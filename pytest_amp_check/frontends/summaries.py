@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..protocol.finding import SEVERITIES
+from ..protocol.severities import SEVERITIES
 from .printable import Line, make_printable
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.finding import INFO
+from ..protocol.severities import INFO
 from ..runtime.run import record
 
 if TYPE_CHECKING:

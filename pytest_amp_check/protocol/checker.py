@@ -331,13 +331,16 @@ class Checker:
         The violation does not depend on the added events. They are the line that scales a loss whose backward is called
         elsewhere, and the events that the kind of violation declares.
         """
-        kind = LABELS[label][1]
+        context = LABELS[label][1].trace_context
         backwards = {
             x.subject: (d, x) for d, x in reversed(trace) if isinstance(x, e.Backward) and x.subject is not None
         }
-        begin = trace[0][0] if kind.begins_with and trace else -1
-        region = next((d for d, x in trace if kind.region_around and isinstance(x, kind.region_around)), -1)
-        earlier = next((d for d, x in trace if kind.shows_earlier and x is cause), -1)
+        begin = trace[0][0] if context.begins_with and trace else -1
+        region = next(
+            (d for d, x in trace if context.region_around and isinstance(x, context.region_around)),
+            -1,
+        )
+        earlier = next((d for d, x in trace if context.shows_earlier and x is cause), -1)
         feeds = cause.feeds if isinstance(cause, e.Backward) else None
         found = list(trace)
         open_regions = 0
@@ -353,7 +356,11 @@ class Checker:
                     del backwards[event.subject]
                     if (event.site.path, event.site.line) != (backward.site.path, backward.site.line):
                         found.append((distance, event))
-            if 0 <= begin < distance and isinstance(event, kind.begins_with) and (not feeds or event.object in feeds):
+            if (
+                0 <= begin < distance
+                and isinstance(event, context.begins_with)
+                and (not feeds or event.object in feeds)
+            ):
                 found.append((distance, event))
                 begin = -1
             if 0 <= region < distance and isinstance(event, (e.AutocastEnter, e.AutocastExit)):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from .rules import LABELS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from .fix import Fix
     from .sites import Call, Site
-
-ERROR, WARNING, INFO = "error", "warning", "info"
-SEVERITIES = (ERROR, WARNING, INFO)
 
 
 class TraceStep:
@@ -131,9 +130,6 @@ class Finding:
     @property
     def effect(self) -> str:
         """What the mistake does to training, as its rule declares it; "" for a finding without a label."""
-        # Rules need the severities of this module.
-        from .rules import LABELS
-
         if self.label not in LABELS:
             return ""
         rule, kind = LABELS[self.label]

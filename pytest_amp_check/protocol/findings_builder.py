@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from .event_graph import Program
 from .events import Event, EventKind, ScalerStep, Unscale, Update, name_of_kind
-from .finding import ERROR, SEVERITIES, Finding, TraceStep
+from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
 from .rules import ALONE, LABELS, WHOLE
+from .severities import ERROR, SEVERITIES
 from .sites import Site
 
 DEFAULT_NAMES = {

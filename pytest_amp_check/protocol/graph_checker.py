@@ -88,7 +88,7 @@ def _check_program(program: Program) -> Iterator[Found]:
     for label, event, values, others in program_violations(program):
         trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
         certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
-        background = LABELS[label][1].background_kinds
+        background = LABELS[label][1].trace_context.background_kinds
         involved = [event, *(other for other in others if not isinstance(other, background))]
         finding = make_finding(label, event.site, involved, values, trace, certain=certain)
         for graph in program.graphs:
@@ -221,9 +221,9 @@ class _GraphChecker(GraphExplorer):
         if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
             adapted = kind.label_in_window
         label = adapted
-        if kind.shows_window_end:
+        if kind.trace_context.shows_window_end:
             steps += self._describe_window_end(path)
-        skip = self._find_skip(here, violation.cause) if kind.names_skip else None
+        skip = self._find_skip(here, violation.cause) if kind.trace_context.shows_skip else None
         if skip is not None:
             values = {**values, "skip": skip[0]}
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .event_graph import Program
 from .events import Event, EventKind
-from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
+from .severities import ERROR, INFO, SEVERITIES, WARNING
 
 #: Most characters of an effect, so that it stays on one line of a terminal.
 LONGEST_EFFECT = 110
@@ -136,6 +136,43 @@ _ALWAYS = Precedence()
 _DEFINITE = Certainty()
 
 
+class TraceContext:
+    """Events that a trace shows beside those of the violation, so that its message can be believed.
+
+    - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
+      uncleared backward.
+    - ``region_around``: kind of event whose autocast region the trace shows.
+    - ``shows_earlier``: the trace shows the latest event before the cause that has the kind and the subject of the
+      detecting event.
+    - ``background_kinds``: kinds of events that a program check adds to the trace, and on which the violation does not
+      depend.
+    - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
+    - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
+    """
+
+    __slots__ = ("background_kinds", "begins_with", "region_around", "shows_earlier", "shows_skip", "shows_window_end")
+
+    def __init__(
+        self,
+        *,
+        begins_with: tuple[EventKind, ...] = (),
+        region_around: EventKind | None = None,
+        shows_earlier: bool = False,
+        shows_window_end: bool = False,
+        shows_skip: bool = False,
+        background_kinds: tuple[EventKind, ...] = (),
+    ) -> None:
+        self.begins_with = begins_with
+        self.region_around = region_around
+        self.shows_earlier = shows_earlier
+        self.shows_window_end = shows_window_end
+        self.shows_skip = shows_skip
+        self.background_kinds = background_kinds
+
+
+_NO_CONTEXT = TraceContext()
+
+
 class ViolationKind:
     """A kind of violation of a rule: the label from the checker, and all attributes of this label.
 
@@ -146,14 +183,7 @@ class ViolationKind:
     - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
-    - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
-      uncleared backward.
-    - ``region_around``: kind of event whose autocast region the trace shows.
-    - ``shows_earlier``: the trace shows the latest event before the cause that has the kind and the subject of the
-      detecting event.
-    - ``background_kinds``: kinds of events that a program check adds to the trace, and on which the violation does not
-      depend.
-    - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
+    - ``trace_context``: other events that the trace shows.
     - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
@@ -163,13 +193,10 @@ class ViolationKind:
       first iteration cannot have the violation.
     - ``any_precision``: the violation is as wrong without mixed precision.
     - ``label_in_window``: label used if the detecting event waits for the end of a window and the cause does not.
-    - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
     __slots__ = (
         "any_precision",
-        "background_kinds",
-        "begins_with",
         "cause",
         "certainty",
         "effect",
@@ -177,13 +204,10 @@ class ViolationKind:
         "in_next_iteration",
         "label_in_window",
         "message",
-        "names_skip",
         "precedence",
-        "region_around",
         "severity",
-        "shows_earlier",
-        "shows_window_end",
         "sparing_kinds",
+        "trace_context",
         "trace_kinds",
     )
 
@@ -195,11 +219,7 @@ class ViolationKind:
         effect: str = "",
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
-        begins_with: tuple[EventKind, ...] = (),
-        region_around: EventKind | None = None,
-        shows_earlier: bool = False,
-        shows_window_end: bool = False,
-        background_kinds: tuple[EventKind, ...] = (),
+        trace_context: TraceContext = _NO_CONTEXT,
         precedence: Precedence = _ALWAYS,
         certainty: Certainty = _DEFINITE,
         exemption: str = "",
@@ -207,18 +227,13 @@ class ViolationKind:
         in_next_iteration: bool = False,
         label_in_window: str = "",
         any_precision: bool = False,
-        names_skip: bool = False,
     ) -> None:
         self.message = message
         self.effect = effect
         self.severity = severity
         self.cause = cause
         self.trace_kinds = trace_kinds
-        self.begins_with = begins_with
-        self.region_around = region_around
-        self.shows_earlier = shows_earlier
-        self.shows_window_end = shows_window_end
-        self.background_kinds = background_kinds
+        self.trace_context = trace_context
         self.precedence = precedence
         self.certainty = certainty
         self.exemption = exemption
@@ -226,7 +241,6 @@ class ViolationKind:
         self.in_next_iteration = in_next_iteration
         self.label_in_window = label_in_window
         self.any_precision = any_precision
-        self.names_skip = names_skip
 
 
 #: Data of a rule without loading the rule's module: code, name, family, severity, detected_by, default, applicability;

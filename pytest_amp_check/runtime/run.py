@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..protocol.finding import ERROR, INFO, WARNING, Finding
+from ..protocol.finding import Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve_codes, resolve_for_runs
+from ..protocol.severities import ERROR, INFO, WARNING
 from ..protocol.suppressions import Suppressions
 from .record.attach import begin_recording, end_recording
 from .record.cells import find_suppressed_text, locate_finding

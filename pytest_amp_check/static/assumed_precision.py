@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 
 from ..protocol import events as e
 from ..protocol.event_graph import Program
-from ..protocol.finding import INFO, Finding
+from ..protocol.finding import Finding
 from ..protocol.findings_builder import check_event
+from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF

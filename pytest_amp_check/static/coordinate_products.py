@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable
 
 from ..protocol import events as e
 from ..protocol.event_graph import Program
-from ..protocol.finding import INFO, Finding
+from ..protocol.finding import Finding
 from ..protocol.findings_builder import check_event
+from ..protocol.severities import INFO
 from ..protocol.sites import Site, is_test_file
 from ..protocol.source_text import SourceText
 from .product_flow import ARRAY_PACKAGES, ProductFlow, ProductUse

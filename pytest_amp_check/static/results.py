@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..protocol.fast_namedtuple import NamedTuple
-from ..protocol.finding import SEVERITIES, Finding, TraceStep
+from ..protocol.finding import Finding, TraceStep
 from ..protocol.rules import LABELS, RULES
+from ..protocol.severities import SEVERITIES
 from ..protocol.sites import Call, Site
 
 TYPE_CHECKING = False

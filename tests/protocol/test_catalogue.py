@@ -22,10 +22,10 @@ from negative_examples import FOLDER, negative_examples
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.event_graph import Graph, Node, Program
 from pytest_amp_check.protocol.events import Event, EventKind, Symbol
-from pytest_amp_check.protocol.finding import SEVERITIES
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rule import Rule, ViolationKind
 from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
+from pytest_amp_check.protocol.severities import SEVERITIES
 from pytest_amp_check.protocol.sites import Site
 
 # Names from analyzer and recorder. A rule's own check provides all other names in a message.
@@ -503,7 +503,7 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
             "clash:module",
             "given a float16 tensor",
         ),
-        ("AMP201", events.Clip, {"copies": "O2"}, "clip@copies", "copies that opt_level O2 of apex"),
+        ("AMP201", events.Clip, {"copies": "O2"}, "clip@copies", "opt_level O2 of apex steps float32 copies"),
         ("AMP201", events.Clip, {"beside": "self.scaler"}, "clip:beside", "gradients that `self.scaler` keeps"),
         (
             "AMP203",

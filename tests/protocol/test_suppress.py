@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_amp_check import check_source
-from pytest_amp_check.protocol.finding import WARNING, Finding
+from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import STATIC, Rule
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.severities import WARNING
 from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.protocol.suppressions import Suppressions
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from marks import Places, places, shown
 
-from pytest_amp_check.protocol.finding import ERROR, INFO, SEVERITIES, Finding
+from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.severities import ERROR, INFO, SEVERITIES
 from pytest_amp_check.static.engine import Report, check_paths, check_source
 from pytest_amp_check.static.settings import FileSelection, Settings
 from pytest_amp_check.static.sources.source_files import InputError

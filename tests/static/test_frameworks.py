@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from marks import marks, places, shown
 
-from pytest_amp_check.protocol.finding import ERROR, INFO, WARNING, Finding
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.severities import ERROR, INFO, WARNING
 from pytest_amp_check.static.engine import check_paths, check_source
 
 RIGHT: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ...protocol.finding import SEVERITIES
+from ...protocol.severities import SEVERITIES
 from .files import FILES, ConfigError
 from .table import CACHE, Options
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from ...protocol.declared_wrappers import DOES
-from ...protocol.finding import SEVERITIES
+from ...protocol.severities import SEVERITIES
 from ...protocol.torch_api import AUTOCAST_DEVICES
 from ..formats import FORMATS
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...protocol.byte_sizes import UNITS
 from ...protocol.declared_wrappers import DOES
-from ...protocol.finding import SEVERITIES
 from ...protocol.rules import RULES
 from ...protocol.selection import ALL
+from ...protocol.severities import SEVERITIES
 from ...protocol.torch_api import AUTOCAST_DEVICES
 from . import kinds
 from .files import TABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.byte_sizes import LARGEST_FILE
 from ...protocol.declared_wrappers import DOES
-from ...protocol.finding import SEVERITIES, WARNING
+from ...protocol.severities import SEVERITIES, WARNING
 from .kinds import (
     AUTO,
     CONFIGURATION,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...protocol.finding import SEVERITIES, describe_uncertainty
+from ...protocol.finding import describe_uncertainty
 from ...protocol.rules import RULES
+from ...protocol.severities import SEVERITIES
 from .. import figures
 from . import html_parts
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from ...protocol.finding import SEVERITIES
+from ...protocol.severities import SEVERITIES
 from .. import charts, figures, summaries
 
 TYPE_CHECKING = False

@@ -18,9 +18,10 @@ from pygls.protocol.language_server import LanguageServerProtocol, lsp_method
 from pygls.uris import from_fs_path, to_fs_path
 
 from ... import __version__
-from ...protocol.finding import ERROR, INFO, WARNING, Finding
+from ...protocol.finding import Finding
 from ...protocol.fix import SAFE
 from ...protocol.rules import RULES
+from ...protocol.severities import ERROR, INFO, WARNING
 from ...static.sources.source_files import UnsavedFiles
 from .. import options as table
 from ..rule_text import rule_summary_markdown

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...protocol.finding import ERROR, WARNING, Finding
+from ...protocol.finding import Finding
 from ...protocol.ranks import RankReport, merge_ranks
 from ...protocol.rules import RULES
 from ...protocol.selection import resolve_codes
+from ...protocol.severities import ERROR, WARNING
 from ..emulate.cuda import emulate_cuda
 from ..record.sites import is_ours
 from ..replay.snapshot import seed_all

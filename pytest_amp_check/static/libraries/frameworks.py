@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
 from ...protocol.fast_namedtuple import NamedTuple
-from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.severities import INFO, WARNING
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, access_text, names_optimizer
 from ...protocol.tracked_objects import TrackedObject

@@ -7,8 +7,8 @@ import ast
 from ...protocol import events as e
 from ...protocol import frameworks
 from ...protocol.events import UNKNOWN
-from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.severities import ERROR, INFO, WARNING
 from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Cause, Certainty, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Rule, TraceContext, ViolationKind
 
 _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
@@ -26,7 +26,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
-            shows_window_end=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
@@ -46,7 +46,7 @@ RULE = Rule(
             effect="micro-batches count with different weights, or torch raises AssertionError",
             trace_kinds=(Backward,),
             exemption="serves-another",
-            shows_window_end=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
     },
     rationale="""\

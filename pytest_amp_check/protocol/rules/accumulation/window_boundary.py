@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 _LABELS = {
     "zero": "zero@window",
@@ -37,7 +37,7 @@ RULE = Rule(
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
-            shows_window_end=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only the last "
@@ -58,7 +58,7 @@ RULE = Rule(
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
-            shows_window_end=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: count from one, "

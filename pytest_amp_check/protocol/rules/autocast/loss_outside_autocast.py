@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Forward, Loss
-from ...rule import BOTH, INFO, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Cause, Certainty, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_loss_in_forward(event: Loss, program: Program) -> Labels:
@@ -27,7 +27,7 @@ RULE = Rule(
             "call into the autocast region of the forward, or pass the output as `.float()`",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
-            region_around=Forward,
+            trace_context=TraceContext(region_around=Forward),
         ),
         "loss@outside-bf16": ViolationKind(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move the call "
@@ -36,7 +36,7 @@ RULE = Rule(
             effect="the loss and its gradients keep only 2 to 3 digits; nothing overflows, no error",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
-            region_around=Forward,
+            trace_context=TraceContext(region_around=Forward),
         ),
         "loss@outside-choice": ViolationKind(
             "`{call}` computes the loss outside autocast, in the chosen dtype of the region, and float16 overflows "
@@ -45,7 +45,7 @@ RULE = Rule(
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
             certainty=Certainty(is_possible=True),
-            region_around=Forward,
+            trace_context=TraceContext(region_around=Forward),
         ),
     },
     rationale="""\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import AutocastEnter
-from ...rule import BOTH, ERROR, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP101",
@@ -19,7 +19,7 @@ RULE = Rule(
             "enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
-            shows_earlier=True,
+            trace_context=TraceContext(shows_earlier=True),
         ),
     },
     rationale="""\

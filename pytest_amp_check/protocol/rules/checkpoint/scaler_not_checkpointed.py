@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Event, Save, ScalerNew
 from ...fix import SAFE
-from ...rule import INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Rule, TraceContext, Verdicts, ViolationKind
 
 
 def _check_saves(program: Program) -> Verdicts:
@@ -90,19 +90,19 @@ RULE = Rule(
         "save:no-scaler": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
             "save `{scaler}.state_dict()` with it, and load it on resume",
-            background_kinds=(ScalerNew,),
+            trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to the saved "
             "objects, and load it on resume",
-            background_kinds=(ScalerNew,),
+            trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
             "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
             effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
-            background_kinds=(ScalerNew,),
+            trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-argument": ViolationKind(
             "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run needs: pass "

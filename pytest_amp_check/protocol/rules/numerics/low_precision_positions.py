@@ -59,14 +59,14 @@ RULE = Rule(
             "compute the angles in float32, and cast their sine and cosine"
         ),
         "positions:product": ViolationKind(
-            "autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute it in a region "
+            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute it in a region "
             "with `enabled=False`",
             INFO,
             effect="angles are up to 0.03 radians off in float16, pixels up to 1.3 (11 in bfloat16); no error",
             certainty=Certainty(is_possible=True),
         ),
         "positions:chain": ViolationKind(
-            "autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: compute it in "
+            "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: compute it in "
             "a region with `enabled=False`",
             INFO,
             effect="the product of rotations is no rotation any more, and positions drift; no error",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import ScalerStep, Unscale, Update
-from ...rule import ERROR, Cause, Precedence, Rule, ViolationKind
+from ...rule import ERROR, Cause, Precedence, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP209",
@@ -21,7 +21,7 @@ RULE = Rule(
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
             sparing_kinds=(ScalerStep, Update),
-            names_skip=True,
+            trace_context=TraceContext(shows_skip=True),
         ),
         "backward@unscaled-early": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before the backward pass, so new scaled gradients count as "

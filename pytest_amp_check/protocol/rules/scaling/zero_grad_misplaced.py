@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, ScalerStep, Step, ZeroGrad
-from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP215",
@@ -28,7 +28,7 @@ RULE = Rule(
             in_next_iteration=True,
             exemption="cleared-elsewhere",
             any_precision=True,
-            begins_with=(Step, ScalerStep),
+            trace_context=TraceContext(begins_with=(Step, ScalerStep)),
         ),
         "backward@stale-again": ViolationKind(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
