@@ -244,4 +244,5 @@ def analyze(
     if visited_calls is not None:
         reading.protocol_calls, reading.visited_calls = calls, visited_calls.calls
         reading.joined_functions = joined_functions
+        reading.unfollowed_calls = visited_calls.unfollowed
     return reading

@@ -34,17 +34,22 @@ def merge_reached(results: Sequence[AnalysisResult]) -> ReachedFunctions:
 
 
 def uncovered_call_findings(results: Sequence[AnalysisResult]) -> list[Finding]:
-    """Return findings for the protocol calls that no result covers, and for functions with joined states."""
-    if not any(reading.protocol_calls or reading.joined_functions for reading in results):
+    """Return findings for protocol calls that no result covers, joined states, and calls that were not followed."""
+    if not any(reading.protocol_calls or reading.joined_functions or reading.unfollowed_calls for reading in results):
         return []
-    from .unanalyzed_calls import joined_findings, unanalyzed_findings
+    from .unanalyzed_calls import joined_findings, unanalyzed_findings, unfollowed_findings
 
     passed: dict[Span, bool] = {}
     for reading in results:
         for span, is_analyzed in reading.visited_calls.items():
             passed[span] = passed.get(span, False) or is_analyzed
     uncovered = [finding for reading in results for finding in unanalyzed_findings(reading.protocol_calls, passed)]
-    return [*uncovered, *joined_findings(site for reading in results for site in reading.joined_functions)]
+    unfollowed = {span: call for reading in results for span, call in reading.unfollowed_calls.items()}
+    return [
+        *uncovered,
+        *joined_findings(site for reading in results for site in reading.joined_functions),
+        *unfollowed_findings(unfollowed.values()),
+    ]
 
 
 def finish_findings(

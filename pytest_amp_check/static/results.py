@@ -48,6 +48,7 @@ class AnalysisResult:
     protocol_calls      protocol calls of the file, for the report of unanalyzed calls
     visited_calls       calls that the analysis visited in any file, for the same report
     joined_functions    functions whose states were joined for the check, for the same report
+    unfollowed_calls    calls of functions that a limit kept from being analyzed, as source text, for the same report
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class AnalysisResult:
         "path",
         "protocol_calls",
         "reached_functions",
+        "unfollowed_calls",
         "visited_calls",
     )
 
@@ -74,6 +76,7 @@ class AnalysisResult:
         self.protocol_calls: list[UnanalyzedCall] = []
         self.visited_calls: dict[Span, bool] = {}
         self.joined_functions: list[Site] = []
+        self.unfollowed_calls: dict[Span, tuple[Site, str]] = {}
 
 
 class FileResult:

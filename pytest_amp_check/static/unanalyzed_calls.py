@@ -16,6 +16,7 @@ from .project.module import Module
 from .project.relevance import may_train
 
 NOT_REACHED, NOT_KNOWN, JOINED = "call:not-reached", "call:not-known", "call:joined"
+UNFOLLOWED = "call:not-followed"
 #: Methods of a scaler.
 OF_SCALER = frozenset({"scale", "unscale_", "step", "update"})
 
@@ -104,3 +105,9 @@ def joined_findings(sites: Iterable[Site]) -> Iterator[Finding]:
     """Yield a finding for each function whose states were joined."""
     for site in {(each.path, each.line): each for each in sites}.values():
         yield make_finding(JOINED, site, [], {"function": site.function}, ())
+
+
+def unfollowed_findings(calls: Iterable[tuple[Site, str]]) -> Iterator[Finding]:
+    """Yield a finding for each call of a function that a limit kept from being analyzed with its caller."""
+    for site, call_text in calls:
+        yield make_finding(UNFOLLOWED, site, [], {"call": call_text}, ())

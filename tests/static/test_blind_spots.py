@@ -187,3 +187,63 @@ def test_joined_states_of_a_script_and_of_a_method(tmp_path: Path, monkeypatch: 
     assert [(finding.filename, finding.line) for finding in found] == [("script.py", 1), ("trainer.py", 4)]
     assert "`Trainer.fit`" in found[1].message
     assert check_paths(["."], Settings(select=frozenset({"AMP201"}))).findings == []
+
+
+#: A chain of calls, whose last function clips.
+CHAIN = """\
+import torch
+
+{functions}
+
+def f{count}(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
+TRAINS = """\
+import torch
+from clips import f0
+
+def train(loader, model, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        {before}
+        f0(model)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "expected"),
+    [
+        (20, "pass", [("AMP201", "clips.py", 65)]),
+        (20, "scaler.unscale_(optimizer)", []),
+        (45, "pass", [("AMP904", "clips.py", 118)]),
+    ],
+)
+def test_a_call_that_is_too_deep_to_follow_is_named(
+    count: int, before: str, expected: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    functions = "\n".join(f"def f{i}(model):\n    f{i + 1}(model)\n" for i in range(count))
+    Path("clips.py").write_text(CHAIN.format(functions=functions, count=count), encoding="utf-8")
+    Path("train.py").write_text(TRAINS.format(before=before), encoding="utf-8")
+    result = check_paths(["."], Settings(select=frozenset({"AMP201", UNANALYZED_CALL_CODE})))
+    found = [(finding.code, Path(finding.site.path).name, finding.line) for finding in result.findings]
+    assert found == expected
+
+
+def test_a_call_beyond_the_budget_for_other_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.ALL_OTHER_FILES_BUDGET", 0)
+    text = TRAINS.format(before="pass").replace("import torch", "import torch, data")
+    text = text.replace("optimizer.zero_grad()", "optimizer.zero_grad()\n        x = data.decode(x)")
+    Path("data.py").write_text("def decode(x):\n    for y in x:\n        y.save()\n    return x\n", encoding="utf-8")
+    clips = "def f0(model):\n    for p in model.parameters():\n        log(p)\n    f1(model)\n"
+    Path("clips.py").write_text(CHAIN.format(functions=clips, count=1), encoding="utf-8")
+    Path("train.py").write_text(text, encoding="utf-8")
+    result = check_paths(["train.py"], Settings(select=frozenset({UNANALYZED_CALL_CODE})))
+    assert [(finding.line, finding.label) for finding in result.findings] == [(13, "call:not-followed")]

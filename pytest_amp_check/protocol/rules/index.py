@@ -706,6 +706,6 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("call:not-reached", "call:not-known", "call:joined"),
+        ("call:not-reached", "call:not-known", "call:not-followed", "call:joined"),
     ),
 )

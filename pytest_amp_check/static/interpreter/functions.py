@@ -39,6 +39,8 @@ GRAPH_BUDGET = 12_000
 #: no longer inlined.
 OTHER_FILES_BUDGET = 2_000
 ALL_OTHER_FILES_BUDGET = 8_000
+#: Calls by which a function takes part in a training step, for the report of calls that are not followed.
+_PROTOCOL_CALLS = frozenset({"backward", "unscale_", "step", "zero_grad"})
 #: Share of these budgets for functions that are no entry point and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
 #: Maximum number of statements of a function that is inlined although these budgets are exceeded.
@@ -252,7 +254,25 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
         and not _budget_exceeded(interp, function)
     ):
         return None
+    elif interp.visited_calls is not None and _may_call_protocol(function):
+        called = node.func if isinstance(node, ast.Call) else node
+        interp.visited_calls.mark_unfollowed(interp.site_of(node), f"{SourceText(called)}(...)")
     return interp.unknown_value(("function", id(function.node)), function.name)
+
+
+def _may_call_protocol(function: Function) -> bool:
+    """Return True if a function, or a function of its file that it calls, uses a gradient, an optimizer or a scaler."""
+    passed, todo = {function}, [function]
+    while todo:
+        current = todo.pop()
+        names = {tail_name(node.func) for node in current.nodes if isinstance(node, ast.Call)}
+        if not names.isdisjoint(_PROTOCOL_CALLS) or any(name.startswith("clip_grad_") for name in names):
+            return True
+        for name in names & current.module.functions_by_name.keys():
+            called = current.module.functions_by_name[name]
+            todo += [each for each in called if each not in passed]
+            passed.update(called)
+    return False
 
 
 def _budget_exceeded(interp: Interpreter, function: Function) -> bool:

@@ -22,6 +22,10 @@ RULE = Rule(
             "`{call}` was not checked, because the object it is called on is unknown: annotate the type of the "
             "object, or test the code with the `amp` fixture"
         ),
+        "call:not-followed": ViolationKind(
+            "`{call}` was not followed, because its calls are too deep or other files hold too much code: test the "
+            "code with the `amp` fixture"
+        ),
         "call:joined": ViolationKind(
             "The calls in `{function}` were checked with joined states, because it has too many paths: split the "
             "function, or test it with the `amp` fixture"
@@ -30,9 +34,10 @@ RULE = Rule(
     rationale="""\
 No finding means correct code only for analyzed code. Code behind a `return`, or a call on an unknown object, is not
 checked. This rule lists each unanalyzed call of `scale`, `backward`, `unscale_`, `step`, `update`, `zero_grad`, of a
-clip and of `torch.save`. Either no path reaches such a call, or its effect is unknown. The rule also lists functions
-with too many paths to check each path. Their states are joined, so a mistake may be missed. `amp-check check
---show-blind-spots` switches the rule on, and `--statistics` counts its findings.
+clip and of `torch.save`. Either no path reaches such a call, or its effect is unknown. The rule also lists calls of
+functions that a limit kept from being checked together with their caller, and functions with too many paths to check
+each path. Their states are joined, so a mistake may be missed. `amp-check check --show-blind-spots` switches the rule
+on, and `--statistics` counts its findings.
 """,
     harm="""\
 None by itself. A mistake in an unanalyzed call is not found, and the missing finding looks like a proof.
