@@ -193,12 +193,12 @@ def _format_test_case(path: str, finding: Finding, sources: SourceLines) -> str:
     line, column, _, _ = _find_region(finding.site, sources)
     name = f"{finding.code} {finding.name} ({line}:{column})"
     message = _format_cell_prefix(finding.site) + finding.message
-    steps = f"\neffect: {finding.effect}" if finding.effect else ""
-    steps += "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.trace)
+    details = f"\neffect: {finding.effect}" if finding.effect else ""
+    details += "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.trace)
     return (
         f"    <testcase name={quoteattr(name)} classname={quoteattr(_escape_xml(path))}>\n"
         f"      <failure message={quoteattr(_escape_xml(message))} type={quoteattr(finding.severity)}>"
-        f"{escape(_escape_xml(make_single_line(f'{path}:{line}:{column}: {message}') + steps))}</failure>\n"
+        f"{escape(_escape_xml(make_single_line(f'{path}:{line}:{column}: {message}') + details))}</failure>\n"
         "    </testcase>\n"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from ..protocol import events as e
 from ..protocol.event_graph import Program
@@ -12,7 +12,7 @@ from ..protocol.findings_builder import check_event
 from ..protocol.severities import INFO
 from ..protocol.sites import Site, is_test_file
 from ..protocol.source_text import SourceText
-from .product_flow import ARRAY_PACKAGES, ProductFlow, ProductUse
+from .product_flow import ARRAY_PACKAGES, ProductFlow, ProductUse, find_layer_functions
 from .project.import_reach import is_near_region
 from .project.module import Function, Module
 from .project.project import Project
@@ -31,13 +31,11 @@ def find_coordinate_products(module: Module, project: Project, known: Iterable[F
         return []
     lines = product_lines(module.text.encode())
     candidates = [each for each in module.functions.values() if _may_multiply_tensors(each, lines)]
-    found_first = {function: ProductFlow(module, function).find_uses() for function in candidates}
-    uses = [
-        (function, use)
-        for function, found in found_first.items()
-        if found
-        for use in _find_uses_by_callers(module, function)
-    ]
+    if not candidates:
+        return []
+    layer_functions = find_layer_functions(module)
+    found_first = [each for each in candidates if ProductFlow(each, layer_functions).find_uses()]
+    uses = list(_find_uses_by_callers(module, found_first, layer_functions))
     if not uses:
         return []
     if not (project.assumed_dtype or is_near_region(project, module.path, module.tree)):
@@ -60,20 +58,29 @@ def find_coordinate_products(module: Module, project: Project, known: Iterable[F
     return list(found.values())
 
 
-def _find_uses_by_callers(module: Module, function: Function) -> list[ProductUse]:
-    """Return the uses in a function to which no caller in the file gives the output of a layer."""
-    layers: set[str] = set()
-    parameters = [each.arg for each in function.parameters() if each.arg not in ("self", "cls")]
+def _find_uses_by_callers(
+    module: Module, functions: list[Function], layer_functions: Collection[Function]
+) -> Iterator[tuple[Function, ProductUse]]:
+    """Yield the uses in functions to which no caller in the file gives the output of a layer."""
+    called = {function.name for function in functions}
+    #: Name of a function -> the arguments that callers give the output of a layer.
+    layer_arguments: dict[str, set[int | str]] = {}
     for caller in module.functions.values():
-        if caller is not function and function.name in {tail_name(call.func) for call in caller.find_nodes(ast.Call)}:
-            flow = ProductFlow(module, caller)
+        names = {tail_name(call.func) for call in caller.find_nodes(ast.Call)} - {caller.name}
+        if not called.isdisjoint(names):
+            flow = ProductFlow(caller, layer_functions)
             flow.find_uses()
-            for place in flow.layer_arguments.get(function.name, ()):
-                if isinstance(place, str):
-                    layers.add(place)
-                elif place < len(parameters):
-                    layers.add(parameters[place])
-    return ProductFlow(module, function, layers).find_uses()
+            for name in called & names & flow.layer_arguments.keys():
+                layer_arguments.setdefault(name, set()).update(flow.layer_arguments[name])
+    for function in functions:
+        parameters = [each.arg for each in function.parameters() if each.arg not in ("self", "cls")]
+        layers = {
+            place if isinstance(place, str) else parameters[place]
+            for place in layer_arguments.get(function.name, ())
+            if isinstance(place, str) or place < len(parameters)
+        }
+        for use in ProductFlow(function, layer_functions, layers).find_uses():
+            yield function, use
 
 
 def _may_multiply_tensors(function: Function, lines: list[int]) -> bool:
@@ -95,23 +102,37 @@ def _find_functions_in_region(module: Module, project: Project, functions: set[F
         for name in set(map(tail_name, walk_regions(other.node))):
             callers.setdefault(name, set()).add(other)
     named = {tail_name(call.func) for other in module.functions.values() for call in other.find_nodes(ast.Call)}
-    users = {user.name: user for user in collect_region_users(module.tree)}
-    inside: set[Function] = set()
-    for function in functions:
-        if function.name in named and function.name not in callers:
-            continue  # All calls are in code that disables autocast.
-        reached, todo = {function}, [function]
-        while todo:
-            current = todo.pop()
-            for caller in callers.get(current.name, set()) - reached:
+    # Otherwise all calls are in code that disables autocast.
+    called = {each for each in functions if each.name not in named or each.name in callers}
+    callees: dict[Function, list[Function]] = {}
+    todo, reached = list(called), set(called)
+    while todo:
+        current = todo.pop()
+        for caller in callers.get(current.name, ()):
+            callees.setdefault(caller, []).append(current)
+            if caller not in reached:
                 reached.add(caller)
                 todo.append(caller)
-        used = {each for each in reached if each.cls is None or not _runs_before_training(each, users)}
-        names = {each.name if each.cls is None else each.cls.name for each in used}
-        own = [users[name] for name in names if name in users]
-        if any(map(_enters_region, used)) or is_used_in_region(project, module.path, names, own):
-            inside.add(function)
-    return inside
+    users = {user.name: user for user in collect_region_users(module.tree)}
+    used_names: dict[str, bool] = {}
+
+    def is_used(function: Function) -> bool:
+        name = function.name if function.cls is None else function.cls.name
+        if name not in used_names:
+            own = [users[name]] if name in users else []
+            used_names[name] = is_used_in_region(project, module.path, {name}, own)
+        return used_names[name]
+
+    todo = [
+        each for each in reached if not _runs_before_training(each, users) and (_enters_region(each) or is_used(each))
+    ]
+    inside = set(todo)
+    while todo:
+        for callee in callees.get(todo.pop(), ()):
+            if callee not in inside:
+                inside.add(callee)
+                todo.append(callee)
+    return inside & called
 
 
 def _enters_region(function: Function) -> bool:
@@ -120,7 +141,7 @@ def _enters_region(function: Function) -> bool:
 
 def _runs_before_training(method: Function, users: Collection[str]) -> bool:
     """Return True for a method of a data set, and for a method that prepares its object."""
-    return method.cls is None or method.cls.name not in users or method.name in SETUP_METHODS
+    return method.cls is not None and (method.cls.name not in users or method.name in SETUP_METHODS)
 
 
 def _site_of(module: Module, function: Function, node: ast.expr) -> Site:

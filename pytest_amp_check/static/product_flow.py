@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.source_text import find_access_path
 from .interpreter.dtypes import is_shape_op, is_tensor_op
-from .project.module import Class, Function, Module, assigned_pairs
+from .project.module import Function, Module, assigned_pairs
 from .project.region_entry import disables_autocast
 from .project.syntax import is_same_syntax, root_name, tail_name, walk
 
@@ -68,8 +68,6 @@ _METHODS = frozenset(
 _VIEWS = frozenset("float contiguous detach clone unsqueeze squeeze".split())
 #: Chained products, from which on every one of them adds its rounding. Two are an attention or a pair of projections.
 _CHAIN = 3
-#: Calls deep to which other functions of the file are searched for layers.
-_MAX_DEPTH = 4
 
 
 class _Flow(NamedTuple):
@@ -133,14 +131,20 @@ class ProductUse(NamedTuple):
 class ProductFlow:
     """Flow of products in one function, in the order of the statements."""
 
-    def __init__(self, module: Module, function: Function, layers: Collection[str] = ()) -> None:
-        """``layers`` are the parameters that a caller gives what a layer computes."""
-        self.module = module
+    def __init__(
+        self, function: Function, layer_functions: Collection[Function], layer_parameters: Collection[str] = ()
+    ) -> None:
+        """``layer_functions`` are the functions of the file that run layers.
+
+        ``layer_parameters`` are the parameters that a caller gives what a layer computes.
+        """
+        self.module = function.module
         self.function = function
+        self._layer_functions = layer_functions
         #: Arguments of the calls in the function, by the last name of the callee, for those that layers compute.
         self.layer_arguments: dict[str, set[int | str]] = {}
         self.uses: dict[ast.expr, ast.expr] = {}
-        self._flows: dict[str, _Flow] = dict.fromkeys(layers, _LAYER)
+        self._flows: dict[str, _Flow] = dict.fromkeys(layer_parameters, _LAYER)
         self._aliases: dict[str, ast.expr] = {}
         self._square_matrices: set[ast.expr] = set()
         self._is_disabled = False
@@ -392,9 +396,7 @@ class ProductFlow:
 
     def _finish_call(self, name: str, node: ast.Call, arguments: list[_Flow], made: _Flow) -> _Flow:
         """Return what is known of the result of a call that is neither a product nor a layer."""
-        texts = {
-            tail_name(part) for argument in (*node.args, *(k.value for k in node.keywords)) for part in walk(argument)
-        }
+        texts = set(map(tail_name, (*node.args, *(keyword.value for keyword in node.keywords))))
         if name == "double" or texts & {"float64", "double"}:
             made = made._replace(is_wide=True)
         elif name in ("float", "half", "bfloat16") or texts & {"float32"}:
@@ -470,7 +472,7 @@ class ProductFlow:
                 return False
             called = self.module.functions_by_name.get(func.id, [])
             if called:
-                return any(computes_layers(each) for each in called)
+                return any(each in self._layer_functions for each in called)
             return func.id in {each.arg for each in self.function.parameters()} or self._is_local(func.id)
         if not isinstance(func, ast.Attribute):
             return True
@@ -479,7 +481,7 @@ class ProductFlow:
             return False
         if owner == "self" and isinstance(func.value, ast.Name):
             method = self.function.cls.methods.get(name) if self.function.cls is not None else None
-            return computes_layers(method) if method is not None else True
+            return method is None or method in self._layer_functions
         return has_arguments and not _is_method_of_tensor(name)
 
 
@@ -503,29 +505,41 @@ def _strip_views(node: ast.expr) -> ast.expr:
                 return node
 
 
-def computes_layers(function: Function, depth: int = 0) -> bool:
-    """Return True if a function may run a layer: an attribute of its object, an op of networks or an argument."""
+def find_layer_functions(module: Module) -> frozenset[Function]:
+    """Return the functions that may run a layer: an attribute of their object, an op of networks or an argument.
+
+    A function that calls such a function of its file is one, too.
+    """
+    callers: dict[Function, list[Function]] = {}
+    todo = []
+    for function in module.functions.values():
+        runs_layer, called = _find_callees(function)
+        if runs_layer:
+            todo.append(function)
+        for each in called:
+            callers.setdefault(each, []).append(function)
+    found = set(todo)
+    while todo:
+        for caller in callers.get(todo.pop(), ()):
+            if caller not in found:
+                found.add(caller)
+                todo.append(caller)
+    return frozenset(found)
+
+
+def _find_callees(function: Function) -> tuple[bool, list[Function]]:
+    """Return True if a function itself may run a layer, and the functions of its file that it calls."""
     names = {each.arg for each in function.parameters()} - {"self", "cls"}
+    called: list[Function] = []
     for call in function.find_nodes(ast.Call):
         func, name = call.func, tail_name(call.func)
-        if name in _ACTIVATIONS:
-            return True
+        if name in _ACTIVATIONS or (isinstance(func, ast.Name) and func.id in names):
+            return True, called
         if isinstance(func, ast.Name):
-            if func.id in names:
-                return True
-            called = function.module.functions_by_name.get(func.id, [])
+            called += function.module.functions_by_name.get(func.id, [])
         elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self":
             method = function.cls.methods.get(name) if function.cls is not None else None
             if method is None and call.args:
-                return True
-            called = [method] if method is not None else []
-        else:
-            continue
-        if depth < _MAX_DEPTH and any(computes_layers(each, depth + 1) for each in called if each is not function):
-            return True
-    return False
-
-
-def is_module_class(cls: Class) -> bool:
-    """Return True for a class with a forward, whose methods run in the region of the training."""
-    return "forward" in cls.methods
+                return True, called
+            called += [method] if method is not None else []
+    return False, called

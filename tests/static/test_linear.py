@@ -137,3 +137,18 @@ def test_branches_are_searched_once_for_all_sums() -> None:
     once = "if verbose is None:\n    shown = 1\ntotal = total + shown\n"
     few, more, most = (calls_of_check(f"import torch\n{once * n}scaler.step(optimizer)\n") for n in (50, 100, 200))
     assert most - more <= 2.2 * (more - few)
+
+
+def calls_of_products(functions: int) -> int:
+    """Return the number of Python calls of a check of functions with products, of which each calls eight others."""
+    once = "def f{n}(a, b):\n    c = a @ b\n{calls}    return torch.floor(c)\n"
+    calls = ["".join(f"    f{(n + step) % functions}(c, b)\n" for step in range(1, 9)) for n in range(functions)]
+    helpers = "".join(once.format(n=n, calls=each) for n, each in enumerate(calls))
+    uses = "def train(a, b):\n    with torch.autocast('cuda'):\n        f0(a, b)\n"
+    return calls_of_check(f"import torch\n{helpers}{uses}")
+
+
+def test_functions_with_products_are_searched_once() -> None:
+    calls_of_products(10)
+    few, more, most = map(calls_of_products, (20, 40, 80))
+    assert most - more <= 2.6 * (more - few)

@@ -254,14 +254,24 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
         and not _budget_exceeded(interp, function)
     ):
         return None
-    elif interp.visited_calls is not None and _may_call_protocol(function):
+    elif interp.visited_calls is not None and _may_call_protocol(interp, function):
         called = node.func if isinstance(node, ast.Call) else node
         interp.visited_calls.mark_unfollowed(interp.site_of(node), f"{SourceText(called)}(...)")
     return interp.unknown_value(("function", id(function.node)), function.name)
 
 
-def _may_call_protocol(function: Function) -> bool:
-    """Return True if a function, or a function of its file that it calls, uses a gradient, an optimizer or a scaler."""
+class _ProtocolCallers(dict[Function, bool]):
+    """Functions, each with True if the function, or a function of its file that it calls, calls the protocol."""
+
+
+def _may_call_protocol(interp: Interpreter, function: Function) -> bool:
+    known = interp.file_data(_ProtocolCallers)
+    if function not in known:
+        known[function] = _search_protocol_calls(function)
+    return known[function]
+
+
+def _search_protocol_calls(function: Function) -> bool:
     passed, todo = {function}, [function]
     while todo:
         current = todo.pop()
