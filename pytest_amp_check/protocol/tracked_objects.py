@@ -176,6 +176,8 @@ class RegionAttributes:
     dtype: str = "?"
     #: The code chooses the dtype, and float16 is one of the options.
     may_choose_float16: bool = False
+    #: Source text of a dtype that the code chooses between bfloat16 and float16.
+    low_choice: str = ""
     #: The region caches casts of weights.
     cache: bool = True
     #: A variable holds the context, so it may be entered again.

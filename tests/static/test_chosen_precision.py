@@ -74,8 +74,30 @@ NORM = "return x * torch.rsqrt({} + 1e-5)"
 def test_means_of_squares_overflow_in_float16(mean: str, found: bool) -> None:
     expected = [("AMP507", 3, "warning")] if found else []
     assert said(forward(NORM.format(mean)), "float16") == expected
-    assert said(forward(NORM.format(mean)), "bfloat16") == []
     assert said(forward(NORM.format(mean))) == []
+
+
+@pytest.mark.parametrize(
+    ("norm", "found"),
+    [
+        ("x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)", True),
+        ("x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps)", True),
+        ("x / torch.sqrt(1e-5 + torch.mean(x ** 2, -1, keepdim=True))", True),
+        ("x * (x.square().mean(-1, keepdim=True) + 1e-5) ** -0.5", True),
+        ("x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()", True),
+        ("(x - x.mean(1)) * (torch.var(x, dim=1, unbiased=False) + 1e-5).rsqrt()", True),
+        ("(x - x.mean(1)) / (x.std(1) + self.eps)", True),
+        ("x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)", False),
+        ("x / (x.float().std(1) + 1e-5)", False),
+        ("x * x.pow(2).mean(-1, keepdim=True)", False),
+        ("torch.log(x.var(1) + 1e-5)", False),
+        ("x.var(1) - x.mean(1)", False),
+    ],
+)
+def test_a_norm_of_values_in_bfloat16_has_a_rounded_divisor(norm: str, found: bool) -> None:
+    more = "    def __init__(self, eps):\n        super().__init__()\n        self.eps = eps\n"
+    assert [code for code, *_ in said(forward(f"return {norm}", more=more), "bfloat16")] == ["AMP507"] * found
+    assert said(forward(f"return {norm}", more=more)) == []
 
 
 def test_a_cast_at_the_only_call_counts() -> None:
@@ -246,9 +268,9 @@ def test_the_option_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_cache_knows_the_option(tmp_path: Path) -> None:
     (tmp_path / "layers.py").write_text(HEAD + forward(NORM.format("torch.mean(x * x, -1, keepdim=True)")))
     cache = str(tmp_path / ".amp_check_cache")
-    for dtype, number in (("", 0), ("float16", 1), ("bfloat16", 0), ("float16", 1)):
+    for dtype, severity in (("", []), ("float16", ["warning"]), ("bfloat16", ["info"]), ("float16", ["warning"])):
         found = check_paths([str(tmp_path)], Settings(assumed_dtype=dtype), cache=cache).findings
-        assert len(found) == number
+        assert [finding.severity for finding in found] == severity
 
 
 ROTARY = """\
@@ -875,12 +897,20 @@ def test_an_unknown_factor_widens_nothing() -> None:
         ("torch.softmax(scores, -1, dtype=torch.float16)", "bfloat16", True),
         ("F.log_softmax(scores, dim=-1, dtype=query.dtype)", "bfloat16", True),
         ("F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)", "bfloat16", False),
-        ("F.softmax(scores, dim=-1)", "bfloat16", False),
+        ("F.softmax(scores, dim=-1)", "bfloat16", True),
+        ("F.dropout(scores.softmax(-1), 0.1)", "bfloat16", True),
+        ("scores.float().softmax(-1).to(query.dtype)", "bfloat16", False),
     ],
 )
 def test_the_dtype_of_a_softmax(call: str, dtype: str, found: bool) -> None:
     body = f"def attend(query: torch.Tensor, key, value):\n    scores = query @ key.mT\n    return {call} @ value\n"
     assert said(body, dtype) == ([("AMP507", 3, "info")] if found else [])
+
+
+@pytest.mark.parametrize("use", ["weights.argmax(-1)", "(weights > 0.5)", "weights.log()", "weights.topk(5)"])
+def test_probabilities_that_weight_nothing_may_be_rounded(use: str) -> None:
+    body = f"def attend(scores: torch.Tensor):\n    weights = torch.softmax(scores, -1)\n    return {use}\n"
+    assert 2 not in [line for _, line, _ in said(body, "bfloat16")]
 
 
 @pytest.mark.parametrize(

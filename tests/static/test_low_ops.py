@@ -147,3 +147,50 @@ def weights(q, k, mask):
     return torch.softmax(scores, -1).masked_fill(mask, -1e9)
 """
     assert [(finding.line, finding.code) for finding in check_source(source)] == [(6, "AMP506")]
+
+
+WEIGHTED = """\
+import torch
+from torch import nn
+
+class Upsampled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = nn.Conv2d(3, 9, 3, padding=1)
+
+    def combine(self, flow, mask):
+        weights = {weights}
+        return {product}
+
+    def forward(self, image, flow):
+        with torch.autocast("cuda", dtype=torch.float16):
+            mask = 0.25 * self.mask(image)
+            {inside}
+        return {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "lines"),
+    [
+        ({}, [10]),
+        ({"weights": "mask.view(1, 9, 8, 8).softmax(1)"}, [10]),
+        ({"product": "torch.einsum('nchw,nchw->nhw', weights, flow)"}, [10]),
+        ({"weights": "torch.softmax(mask, dim=1, dtype=torch.float32)"}, []),
+        ({"weights": "torch.softmax(mask.float(), dim=1)"}, []),
+        ({"product": "weights.argmax(1)"}, []),
+        ({"inside": "out = self.combine(flow, mask)", "after": "out"}, []),
+    ],
+)
+def test_weights_of_a_softmax_behind_the_region(parts: dict[str, str], lines: list[int]) -> None:
+    usual = {"weights": "torch.softmax(mask, dim=1)", "product": "torch.sum(weights * flow, dim=1)"}
+    source = WEIGHTED.format(**{**usual, "inside": "pass", "after": "self.combine(flow, mask)", **parts})
+    assert [finding.line for finding in check_source(source) if finding.code == "AMP507"] == lines
+
+
+def test_an_evaluation_may_round_its_probabilities() -> None:
+    source = WEIGHTED.format(
+        weights="torch.softmax(mask, dim=1)", product="weights * flow", inside="pass", after="self.combine(flow, mask)"
+    )
+    source = source.replace("    def forward", "    @torch.no_grad()\n    def forward")
+    assert [finding.line for finding in check_source(source) if finding.code == "AMP507"] == []

@@ -35,7 +35,7 @@ def codes(source: str) -> list[str]:
         ('torch.autocast("cuda", dtype=torch.float16)', False),
         ('torch.autocast("cuda", dtype=torch.float16, enabled=args.amp)', False),
         ('torch.autocast("cuda", dtype=args.dtype)', False),
-        ('torch.autocast("cuda", dtype=torch.bfloat16 if args.bf16 else torch.float16)', False),
+        ('torch.autocast("cuda", dtype=torch.bfloat16 if args.bf16 else torch.float16)', True),
         ("args.region()", False),
     ],
 )
@@ -62,6 +62,85 @@ def test_a_scaler_that_is_on_for_bfloat16_alone(enabled: str, found: bool) -> No
     scaler = f'scaler = GradScaler("cuda", enabled={enabled})'
     source = LOOP.format(scaler=scaler, region='torch.autocast("cuda", dtype=args.dtype)', steps=SCALED)
     assert codes(source) == ["AMP216"] * found
+
+
+CHOICES = [
+    "dtype = torch.bfloat16 if args.bf16 else torch.float16",
+    'dtype = {{"fp16": torch.float16, "bf16": torch.bfloat16}}[args.precision]',
+    "dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16",
+    "dtype = torch.bfloat16 if args.bf16 else None",
+    "dtype = chosen_dtype(args.precision)",
+]
+DTYPE_HELPER = """
+def chosen_dtype(name):
+    if name is None:
+        return None
+    assert name in ("bf16", "fp16")
+    if name == "bf16":
+        return torch.bfloat16
+    return torch.float16
+"""
+
+
+def chosen(choice: str, scaler: str, region: str = "", steps: str = SCALED) -> list[str]:
+    made = f"{choice.format()}; scaler = GradScaler({scaler})"
+    return codes(
+        LOOP.format(scaler=made, region=f'torch.autocast("cuda", dtype=dtype{region})', steps=steps) + DTYPE_HELPER
+    )
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_scaler_stays_enabled_where_the_region_is_in_bfloat16(choice: str) -> None:
+    assert chosen(choice, '"cuda"') == ["AMP503"]
+    assert chosen(choice, "enabled=args.amp", ", enabled=args.amp") == ["AMP503"]
+    assert chosen(choice, "enabled=args.amp is not None") == ["AMP503"]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        "enabled=dtype == torch.float16",
+        "enabled=dtype is torch.float16",
+        "enabled=dtype != torch.bfloat16",
+        'enabled=args.precision == "fp16"',
+        "enabled=not args.bf16",
+        "enabled=args.scale_losses",
+        "enabled=False",
+    ],
+)
+def test_a_scaler_that_a_condition_may_disable_for_bfloat16(choice: str, scaler: str) -> None:
+    assert chosen(choice, scaler) == []
+
+
+def test_a_flag_of_float16_beside_a_flag_of_bfloat16() -> None:
+    assert chosen(CHOICES[0], "enabled=args.fp16", ", enabled=args.fp16 or args.bf16") == []
+
+
+def test_a_loss_that_is_scaled_in_one_dtype_alone() -> None:
+    choice = CHOICES[0]
+    steps = """
+        if dtype == torch.float16:
+            scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()
+        else:
+            loss.backward(); optimizer.step()
+"""
+    assert chosen(choice, "", steps=steps) == []
+    assert chosen(choice, "", steps=steps.replace("dtype == torch.float16", "args.scaled")) == []
+    guarded = "if loss.isfinite(): scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+    assert chosen(choice, "", steps=guarded) == ["AMP503"]
+
+
+def test_a_scaler_that_is_made_for_one_dtype() -> None:
+    made = """
+    dtype = torch.bfloat16 if args.bf16 else torch.float16
+    if args.bf16:
+        scaler = GradScaler("cuda", enabled=False)
+    else:
+        scaler = GradScaler("cuda")
+"""
+    source = LOOP.format(scaler=made, region='torch.autocast("cuda", dtype=dtype)', steps=SCALED)
+    assert codes(source) == []
 
 
 FLOAT16 = 'torch.autocast("cuda", dtype=torch.float16)'

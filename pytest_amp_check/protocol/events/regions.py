@@ -42,6 +42,8 @@ class AutocastEnter(Event):
     cache: bool = True
     #: Identity of the context, None if the subject identifies the context.
     instance: int | None = None
+    #: Source text of a dtype that the code chooses between bfloat16 and float16.
+    low_choice: str = ""
     #: No region, but used in place of a region.
     null: bool = False
     #: Nothing in the region records gradients.

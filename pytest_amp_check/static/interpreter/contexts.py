@@ -304,6 +304,7 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
                 device=device,
                 dtype=dtype,
                 cache=cache,
+                low_choice=facts.low_choice,
                 without_gradients=bool(interp.state.no_grad) or _is_without_gradients(interp),
                 names=names,
             )

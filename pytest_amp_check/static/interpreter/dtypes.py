@@ -22,6 +22,7 @@ EXP_SUM = "exp-sum"
 SQUARE = "square"
 SQUARE_SUM = "square-sum"
 MEAN_SQUARE = "mean-square"
+VARIANCE = "variance"  # a variance or standard deviation
 MEAN = "mean"  # a mean that keeps the dtype of its input
 ROUNDED_SQUARE = "rounded-square"  # square of a low-precision mean, also if the square is float32
 PRODUCT = "product"  # result of a matmul

@@ -14,6 +14,7 @@ from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
+from .dtypes import GUESSED_LOW, REGION, DtypeInfo
 from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
@@ -76,7 +77,7 @@ def inline_call(
         return _create_generator(interp, func, args, keywords, node, always=always)
     if func.receiver is not None and not is_static(function):
         args = [func.receiver, *args]
-    instead = _unanalyzed_value(interp, func, node, always=always)
+    instead = _unanalyzed_value(interp, func, [*args, *keywords.values()], node, always=always)
     if instead is not None:
         effects = None if function.is_abstract() else _effects_on_arguments(interp, function, args, keywords)
         made = call_unknown(interp, instead, args, keywords, node, effects=effects)
@@ -142,7 +143,7 @@ def _create_generator(
     if func.function.is_context_manager:
         return GeneratorContext(func, args, keywords, node)
     made = GeneratorValue(func, args, keywords, node)
-    if _unanalyzed_value(interp, func, node, always=always) is not None:
+    if _unanalyzed_value(interp, func, [*args, *keywords.values()], node, always=always) is not None:
         return made
 
     def preview_body() -> None:
@@ -234,8 +235,13 @@ def _yielded_value(interp: Interpreter, yielded: list[Value], node: ast.AST) -> 
     )
 
 
-def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *, always: bool) -> UnknownValue | None:
-    """Return the unknown value that stands for a function whose body is not analyzed, or None to analyze the body."""
+def _unanalyzed_value(
+    interp: Interpreter, func: FunctionValue, given: list[Value], node: ast.AST, *, always: bool
+) -> UnknownValue | None:
+    """Return the unknown value that stands for a function whose body is not analyzed, or None to analyze the body.
+
+    ``given`` are the values of the arguments.
+    """
     function = func.function
     if function.is_abstract():
         _mark_reached(interp, function)
@@ -243,7 +249,9 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
             ("abstract", id(function.node)), SourceText(node.func) if isinstance(node, ast.Call) else function.name
         )
     words = function.used_names if interp.module.may_train else function.context_names
-    may_round = function.may_lose_precision and (bool(interp.assumed_dtype) or in_region(interp))
+    may_round = function.may_lose_precision and (
+        bool(interp.assumed_dtype) or in_region(interp) or any(_is_low_of_region(value.dtype_info) for value in given)
+    )
     # A loss that the function stores was computed in the region, wherever the program reads the loss.
     stores = in_region(interp) and interp.module.may_train and function.stores_in_objects()
     if not (words or may_round or stores or always or func.wrappers or _is_worth_inlining(interp, function)):
@@ -258,6 +266,11 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
         called = node.func if isinstance(node, ast.Call) else node
         interp.visited_calls.mark_unfollowed(interp.site_of(node), f"{SourceText(called)}(...)")
     return interp.unknown_value(("function", id(function.node)), function.name)
+
+
+def _is_low_of_region(info: DtypeInfo) -> bool:
+    """Return True for a tensor that a region made low, except for the output of an unknown model."""
+    return info.is_low and REGION in info.traits and GUESSED_LOW not in info.traits
 
 
 class _ProtocolCallers(dict[Function, bool]):

@@ -542,7 +542,7 @@ def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open and _has_items(outcome):
         several = made.copy()
         several.normalization = several.normalization._replace(has_unknown_reduction=True)
-        return map_items(outcome, lambda item: _copy_dtypes(item, several))
+        return map_items(outcome, lambda item: item if item.value is None else _copy_dtypes(item, several))
     part = made.copy()
     part.dtype_info = outcome.dtype_info
     _copy_region(outcome, part)
@@ -568,7 +568,7 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
     if isinstance(outcome, UnionValue):
         outcome = next((v for v in outcome.alternatives() if v.kind in ("tensor", "sequence", "mapping")), outcome)
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open:
-        return map_items(outcome, lambda item: _copy_reductions(item, made))
+        return map_items(outcome, lambda item: item if item.value is None else _copy_reductions(item, made))
     part = made.copy()
     part.dtype_info = outcome.dtype_info
     _copy_region(outcome, part)

@@ -18,7 +18,7 @@ from ..interpreter.unanalyzed_code import call_unknown
 from ..interpreter.values.contexts import Float8Context
 from ..interpreter.values.definitions import Args, ExternalName, FunctionValue, Keywords
 from ..interpreter.values.objects import ObjectRef
-from ..interpreter.values.value import Value
+from ..interpreter.values.value import Const, Value
 from ..project.module import Class
 from .arguments import bind_arguments, keyword_text, literal_value, make_object, to_attribute_value
 from .device_comparisons import comparison_texts, find_failed_comparison
@@ -64,7 +64,10 @@ def make_autocast(
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
     region = tracked_object.attributes
     region.device, region.dtype = device, dtype
-    region.may_choose_float16 = _may_choose_float16(bound.get("dtype"), node)
+    chosen = _find_chosen_dtypes(bound.get("dtype"), device)
+    region.may_choose_float16 = _may_choose_float16(chosen, node)
+    if region.may_choose_float16 and "bfloat16" in chosen:
+        region.low_choice = str(keyword_text("dtype", node))
     region.cache = _caches_weights(interp, entry, bound.get("cache_enabled"))
     return ObjectRef(tracked_object, enabled)
 
@@ -106,9 +109,21 @@ def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> st
     return "?" if open_ended else torch_api.DEFAULT_AUTOCAST_DTYPE.get(device, "?")
 
 
-def _may_choose_float16(given: Value | None, node: ast.AST) -> bool:
+def _find_chosen_dtypes(given: Value | None, device: str) -> frozenset[str]:
+    """Return the dtypes that the code chooses between, empty if one of them is not known. None is the default."""
+    dtypes: set[str] = set()
+    for each in given.alternatives() if given is not None else ():
+        if isinstance(each, ExternalName) and each.possible_dtypes:
+            dtypes.update(each.possible_dtypes)
+        elif isinstance(each, Const) and each.value is None:
+            dtypes.add(torch_api.DEFAULT_AUTOCAST_DTYPE.get(device, "?"))
+        else:
+            return frozenset()
+    return frozenset(dtypes)
+
+
+def _may_choose_float16(dtypes: frozenset[str], node: ast.AST) -> bool:
     """Return True if the code chooses between float16 and another dtype. A comparison may enable only the other."""
-    dtypes = given.possible_dtypes if isinstance(given, ExternalName) else {}
     return len(dtypes) > 1 and "float16" in dtypes and not isinstance(keywords_of(node).get("enabled"), ast.Compare)
 
 

@@ -80,8 +80,8 @@ CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 #: Identifiers of code that low precision may spoil. A small constant or a buffer may come from another part of the
 #: file.
 FRAGILE_NAMES = frozenset(
-    "autocast normalize topk log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ "
-    "index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
+    "autocast normalize topk softmax log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ "
+    "scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
 
 #: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small

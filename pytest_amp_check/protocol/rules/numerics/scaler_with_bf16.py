@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import AutocastEnter, Scale, ScalerNew
-from ...rule import BOTH, INFO, Labels, Rule, Verdicts, ViolationKind
+from ...events import AutocastEnter, Backward, Scale, ScalerNew
+from ...guards import decided_guards
+from ...rule import BOTH, INFO, Certainty, Labels, Rule, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -36,6 +37,44 @@ def _check_made_for_bf16(program: Program) -> Verdicts:
     for event in program.iter_events():
         if isinstance(event, ScalerNew) and event.bf16_condition and event.arguments.get("enabled") is not False:
             yield "scaler:made-for-bf16", event, {"test": event.bf16_condition}, ()
+    yield from _check_choice(program)
+
+
+def _check_choice(program: Program) -> Verdicts:
+    """Yield the scalers that stay enabled where the code chooses bfloat16 instead of float16 for the regions."""
+    events = list(program.iter_events())
+    regions = [
+        each
+        for each in events
+        if isinstance(each, AutocastEnter) and each.enabled and not each.null and not each.without_gradients
+    ]
+    if not regions or not all(each.low_choice for each in regions):
+        return
+    # What enables the regions says nothing about their dtype.
+    unrelated = frozenset.intersection(
+        *(frozenset(key for key, truth in decided_guards(each) if truth) for each in regions)
+    )
+    for event in events:
+        if not isinstance(event, ScalerNew) or event.subject is None or event.bf16_condition:
+            continue
+        uses = [each for each in events if isinstance(each, Scale) and each.subject == event.subject]
+        attributes = program.objects[event.subject].attributes
+        enabling = attributes.enabling or frozenset()
+        disabled = {(key, not truth) for each in uses for key, truth in each.guards if key in enabling | unrelated}
+        # The other losses of a program that scales some may be those in bfloat16.
+        is_one_of_two = any(
+            isinstance(each, Backward) and each.subject is None and disabled.isdisjoint(each.guards) for each in events
+        )
+        made_if = {key for key, _ in event.guards}
+        deciding = {key for use in uses for key, _ in use.guards if is_one_of_two or key in made_if}
+        deciding |= {key for key in enabling if not _asks_for_none(program, key)}
+        if uses and attributes.enabled is not False and deciding <= unrelated:
+            yield "scaler:any-dtype", event, {"dtype": regions[0].low_choice}, (regions[0],)
+
+
+def _asks_for_none(program: Program, key: int) -> bool:
+    """Return True if a predicate asks for None: a setting that is absent chooses no dtype."""
+    return str(program.graphs[0].predicates[key].text).endswith(" is None")
 
 
 RULE = Rule(
@@ -56,11 +95,17 @@ RULE = Rule(
         "scaler:made-for-bf16": ViolationKind(
             "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"
         ),
+        "scaler:any-dtype": ViolationKind(
+            "`{call}` stays enabled if `{dtype}` is bfloat16, which needs no scaling: pass"
+            " `enabled=({dtype} == torch.float16)`",
+            certainty=Certainty(always_possible=True),
+        ),
     },
     rationale="""\
 bfloat16 has the exponent of float32. Gradients that survive in float32 survive in bfloat16, so scaling gains nothing.
 It does no harm either: a scale of 65536 does not make bfloat16 overflow, whose largest number is 3.39e38. The cost is a
-pass over all gradients and a wait for the device at every step.
+pass over all gradients and a wait for the device at every step. Code that chooses between the two dtypes needs the
+scaler for float16 only.
 """,
     harm="""\
 Twenty steps in bfloat16 were bit-identical with and without the scaler. With the scaler, each step pays one more pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText, access_text
@@ -20,13 +21,16 @@ from ...interpreter.dtypes import (
     MEAN_SQUARE,
     NO_DTYPE_INFO,
     REGION,
+    REGION_LEFT,
     ROUNDED,
     ROUNDED_PROBABILITY,
     ROUNDED_SQUARE,
     SCALED,
+    SOFTMAX,
     SQUARE,
     SQUARE_SUM,
     UNIFORM,
+    VARIANCE,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
@@ -144,6 +148,32 @@ def check_probabilities(interp: Interpreter, op: OpCall, dtype: str) -> None:
     if op.base_name in ("softmax", "log_softmax") and dtype in LOW_DTYPES:
         fact = DtypeInfo(dtype)
         emit_once(interp, e.FragileMath, op.node, fact, how="probabilities", names={"call": SourceText(op.node)})
+
+
+#: Traits of what a normalization divides by, or the inverse root of it.
+STATISTICS = frozenset((MEAN_SQUARE, VARIANCE))
+
+
+def check_statistics(interp: Interpreter, divisor: DtypeInfo, node: ast.AST) -> None:
+    """Report a normalization by a mean of squares, variance or deviation in low precision, under the option."""
+    if divisor.is_low and not divisor.traits.isdisjoint(STATISTICS) and interp.project.assumed_dtype:
+        place = divisor.trait_node if isinstance(divisor.trait_node, ast.expr) else node
+        emit_once(interp, e.FragileMath, place, divisor, how="statistics", names={"call": SourceText(place)})
+
+
+def check_weights(interp: Interpreter, factors: Iterable[DtypeInfo]) -> None:
+    """Report a product with the probabilities of a softmax that no autocast computed in float32.
+
+    Without the option only of values from a region that has ended, in code that trains.
+    """
+    for fact in factors:
+        if SOFTMAX not in fact.traits or not fact.is_low or not isinstance(fact.trait_node, ast.Call):
+            continue
+        is_left = REGION_LEFT in fact.traits and GUESSED_LOW not in fact.traits and not interp.state.no_grad
+        if is_left or interp.project.assumed_dtype:
+            emit_once(
+                interp, e.FragileMath, fact.trait_node, fact, how="softmax", names={"call": SourceText(fact.trait_node)}
+            )
 
 
 class _RotatedAngles(dict[tuple[object, str], set[str]]):

@@ -27,7 +27,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import keywords_of, number_of_node
 from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
 from .events import emit_once
-from .fragile import check_angles, check_distance, check_rounded_frequencies, takes_inverse_frequencies
+from .fragile import check_angles, check_distance, check_rounded_frequencies, check_weights, takes_inverse_frequencies
 
 INDEXED_WRITES = {
     # Method -> position of the written tensor, and the parameter name.
@@ -60,6 +60,7 @@ def join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> Dt
 
 
 def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: ast.AST) -> DtypeInfo:
+    check_weights(interp, operands)
     state = autocast_state(interp)
     if state.device != "cpu" and any(ON_CPU in fact.traits for fact in operands):
         state = AutocastState("out")

@@ -15,7 +15,6 @@ from ...interpreter.dtypes import (
     FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
-    MEAN_SQUARE,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
@@ -28,6 +27,7 @@ from ...interpreter.dtypes import (
     SQUARE,
     SQUARE_SUM,
     TWICE,
+    VARIANCE,
     DtypeInfo,
     promote_dtypes,
     result_dtype,
@@ -42,6 +42,7 @@ from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_
 from .epsilons import check_epsilons
 from .events import emit_once
 from .fragile import (
+    STATISTICS,
     check_angles,
     check_difference,
     check_distance,
@@ -49,6 +50,8 @@ from .fragile import (
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
+    check_statistics,
+    check_weights,
     rounded_traits,
     scaled_traits,
 )
@@ -136,6 +139,8 @@ def apply_operator(
         is_magnitude = last_name(callee_of(sides[0])) == "abs"
         if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits and not is_magnitude:
             kept |= {SQUARE, *rounded_traits(left)}
+        if number_of_node(sides[1]) in (0.5, -0.5):
+            check_statistics(interp, left, node)
         exponent = right if left.dtype == NUMBER else left
         if right.traits & {POSITIONS, ROUNDED}:
             # Low precision has all powers of two.
@@ -144,6 +149,8 @@ def apply_operator(
             kept |= {FREQUENCIES}
             exponent = left if is_tensor_dtype(left) else right
         return DtypeInfo(result_dtype("pow", exponent, autocast_state(interp)), kept)
+    if op is ast.Div and VARIANCE in right.traits:
+        check_statistics(interp, right, node)
     if op is ast.Div and left.dtype == NUMBER and right.dtype != NUMBER:
         kept |= right.traits & {FREQUENCIES}
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
@@ -155,8 +162,10 @@ def apply_operator(
         # `x - x.detach()` is exactly zero, and exists for its gradient.
         check_difference(interp, left, right, node)
     made = _apply_linear_operator(op, left, right, kept, sides)
-    if op is ast.Mult and made.is_low:
-        check_angles(interp, made, node)
+    if op is ast.Mult:
+        check_weights(interp, (left, right))
+        if made.is_low:
+            check_angles(interp, made, node)
     if FLOAT32_ANGLES in made.traits:
         check_rounded_frequencies(interp, left, right)
     if not made.dtype and interp.assumed_dtype and not interp.assumes_region:
@@ -194,12 +203,18 @@ def _apply_linear_operator(
     if op is ast.Mult and kept >= {POSITIONS, FREQUENCIES}:
         kept = kept - {POSITIONS, FREQUENCIES} | {FLOAT32_ANGLES}
     both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
-    if BOUNDED in (left.traits | right.traits if number else both):
+    either = left.traits | right.traits
+    if number and op in (ast.Mult, ast.Div) and BOUNDED not in either:
+        kept |= either & STATISTICS
+    # The epsilon of a module is an attribute of unknown value.
+    elif op is ast.Add and (number or "" in (left.dtype, right.dtype)) and not either.isdisjoint(STATISTICS):
+        kept |= {VARIANCE}
+    if not kept.isdisjoint(STATISTICS):
+        place = (left if not left.traits.isdisjoint(STATISTICS) else right).trait_node
+    if BOUNDED in (either if number else both):
         kept |= {BOUNDED}
     elif op is ast.Mult and is_same_syntax(*sides):
         kept |= {SQUARE, *rounded_traits(left)}
-    elif number and op in (ast.Mult, ast.Div):
-        kept |= (left.traits | right.traits) & {MEAN_SQUARE}
     if op is ast.Mult and number and _is_two(sides):
         kept |= {DOUBLED if PRODUCT in left.traits | right.traits else TWICE}
     if op in (ast.Add, ast.Sub):

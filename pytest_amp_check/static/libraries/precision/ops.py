@@ -35,6 +35,7 @@ from ...interpreter.dtypes import (
     SOFTMAX,
     SQUARE,
     SQUARE_SUM,
+    VARIANCE,
     DtypeInfo,
     is_low,
     promote_dtypes,
@@ -47,6 +48,7 @@ from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, a
 from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
 from .fragile import (
+    STATISTICS,
     check_angles,
     check_grid,
     check_integers,
@@ -54,6 +56,7 @@ from .fragile import (
     check_probabilities,
     check_ranking,
     check_rotation,
+    check_statistics,
     rounded_traits,
     scaled_traits,
     takes_inverse_frequencies,
@@ -182,6 +185,10 @@ def _apply_sin_cos(interp: Interpreter, op: OpCall) -> None:
         check_rotation(interp, op)
 
 
+def _apply_root(interp: Interpreter, op: OpCall) -> None:
+    check_statistics(interp, op.first_info, op.node)
+
+
 def _apply_concatenation(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
     parts = elements_of(first_argument(op.node))
     return join_parts(interp, [dtype_info_of(interp, part) for part in parts], op.node) if parts else None
@@ -216,7 +223,7 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     dtype = result_dtype(op.name, first, state)
     if op.name.startswith("new_") or op.base_name.endswith("_like"):
         return DtypeInfo(dtype)
-    if op.name in KEEP_TRAITS:
+    if op.name in KEEP_TRAITS or (op.base_name == "dropout" and SOFTMAX in first.traits):
         return DtypeInfo(dtype, first.traits, first.trait_node)
     fact = DtypeInfo(dtype, first.traits & (REGION_TRAITS | {SCALAR, *([SCALED] if op.name in ROUNDINGS else [])}))
     if op.name in _REDUCTIONS and not op.other_arguments and not op.keyword_infos:
@@ -224,7 +231,9 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     _check_fragile_math(interp, op, fact)
     if dtype not in ("", first.dtype) and dtype == state.dtype:
         fact = DtypeInfo(dtype, frozenset({REGION}))
-    return fact.with_traits(*_result_traits(op))
+    traits = _result_traits(op)
+    place = fact.trait_node if (STATISTICS | {SOFTMAX}).isdisjoint(traits) else op.node
+    return fact.with_traits(*traits)._replace(trait_node=place)
 
 
 def _result_traits(op: OpCall) -> tuple[str, ...]:
@@ -238,6 +247,8 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return (EXP_SUM,)
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
         return (SQUARE_SUM,)
+    if op.base_name in ("var", "std"):
+        return (VARIANCE,)
     if op.base_name == "square" and not bounded:
         return (SQUARE, *rounded_traits(op.first_info))
     if op.base_name in _LOGS or op.base_name in ("log_softmax", "logsigmoid"):
@@ -290,6 +301,7 @@ _OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
 #: Ops that are neither matmuls nor accept ``out=``.
 _ELEMENTWISE: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
     **dict.fromkeys(("sin", "cos"), _apply_sin_cos),
+    **dict.fromkeys(("sqrt", "rsqrt"), _apply_root),
     "topk": check_ranking,
     "grid_sample": check_grid,
     "normalize": check_normalization,
