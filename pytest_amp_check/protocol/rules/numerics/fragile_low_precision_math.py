@@ -119,9 +119,9 @@ variance and a sigmoid are on no list, so they run in float16 on the output of a
 softmax. The CPU's list holds none of these, so they run in float16 there too. The ops behind them then see an infinity
 or a zero. A variance as the difference of two moments, and the difference of two log-probabilities, consist of rounding
 errors. `torch.rand_like` draws in the dtype of its argument, so a dropout by `rand_like(x) > 0` drops values.
-Probabilities that are cast before the largest are chosen tie. Behind
-the region, a softmax keeps the low dtype of the region's outputs. FSDP2's policy and models whose weights are cast install
-no autocast, so the losses that it computes in float32 keep the dtype of their logits there.
+Probabilities that are cast before the largest are chosen tie. A softmax behind the region of its logits keeps their low
+dtype. FSDP2's policy and models whose weights are cast install no autocast, so the losses that it computes in float32
+keep the dtype of their logits there.
 
 The users of a library choose its dtype, for example by `torch_dtype`, and no region is then around its modules. If the
 project shows such a choice, means of squares that normalize, and the two differences, are notes. A package that
