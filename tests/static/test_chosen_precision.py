@@ -907,6 +907,26 @@ def test_the_dtype_of_a_softmax(call: str, dtype: str, found: bool) -> None:
     assert said(body, dtype) == ([("AMP507", 3, "info")] if found else [])
 
 
+@pytest.mark.parametrize(
+    ("statement", "low"),
+    [
+        ("x = x.float() if x.dtype == torch.float16 else x", ["bfloat16"]),
+        ("x = x.to(torch.float32) if x.dtype is torch.half else x", ["bfloat16"]),
+        ("x = x if x.dtype != torch.bfloat16 else x.float()", ["float16"]),
+        ("x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x", []),
+        ("x = x.float() if x.dtype in [torch.float16] else x", ["bfloat16"]),
+        ("x = x.float() if x.dtype not in (torch.float32, torch.float64) else x", []),
+        ("x = x if x.dtype == torch.float32 else x.float()", []),
+        ("half = x.dtype == torch.float16; x = x.float() if half else x", ["bfloat16"]),
+        ("dtype = x.dtype; x = x.float(); x = x if dtype == torch.bfloat16 else x.to(dtype)", ["float16"]),
+        ("x = x.float() if self.training else x", []),
+    ],
+)
+def test_the_assumed_dtype_decides_what_asks_for_it(statement: str, low: list[str]) -> None:
+    body = forward(statement, "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)")
+    assert [dtype for dtype in ("bfloat16", "float16") if said(body, dtype)] == low
+
+
 @pytest.mark.parametrize("use", ["weights.argmax(-1)", "(weights > 0.5)", "weights.log()", "weights.topk(5)"])
 def test_probabilities_that_weight_nothing_may_be_rounded(use: str) -> None:
     body = f"def attend(scores: torch.Tensor):\n    weights = torch.softmax(scores, -1)\n    return {use}\n"

@@ -9,7 +9,7 @@ from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
 from ..source_text import expression_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue
-from ..values.definitions import Instance
+from ..values.definitions import ExternalName, Instance
 from ..values.tensors import TensorValue
 from ..values.value import NO_ORIGIN, NONE, UnknownValue, Value, join_provenance
 from .names import recognize_object
@@ -19,8 +19,15 @@ from .tables import select_from_table
 DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
 
 
+#: Dtypes that the assumption about inputs decides, so that a branch for another dtype is not taken.
+_DTYPE_NAMES = frozenset(("float16", "bfloat16", "float32"))
+
+
 def evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
-    value = attribute_of(interp, interp.evaluate(node.value), node.attr, node)
+    receiver = interp.evaluate(node.value)
+    value = attribute_of(interp, receiver, node.attr, node)
+    if node.attr == "dtype" and interp.assumed_dtype and receiver.dtype_info.dtype in _DTYPE_NAMES:
+        return ExternalName(f"torch.{receiver.dtype_info.dtype}")
     if node.attr not in interp.state.frame.module.role_names:
         return value
     return recognize_object(interp, value, node, node.attr)

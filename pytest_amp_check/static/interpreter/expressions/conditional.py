@@ -13,7 +13,7 @@ from ..imports import is_version_flag, look_up
 from ..interpreter import Interpreter
 from ..joins import join_values, residual_condition, run_branches
 from ..source_text import last_name, short_text
-from ..values.containers import UnionValue
+from ..values.containers import SequenceValue, UnionValue
 from ..values.definitions import ExternalName
 from ..values.gradients import ScaleValue
 from ..values.value import EMPTY, NO_CONSTANT, NONE, ConditionValue, Const, UnknownValue, Value
@@ -128,6 +128,8 @@ def _pair_formula(
         return equality_formula(interp, left, right, node)
     if op == "in" and isinstance(left.value, str) and isinstance(right.value, str):
         return left.value in right.value
+    if op == "in" and _is_dtype(left) and isinstance(right, SequenceValue) and all(map(_is_dtype, right.items)):
+        return disjunction(*(equality_formula(interp, left, item, node) for item in right.items))
     known = compute_constant(op, left.value, right.value)
     if known is not None:
         return bool(known.value)
@@ -139,6 +141,10 @@ def _pair_formula(
         left.loops | right.loops,
         node,
     )
+
+
+def _is_dtype(value: Value) -> bool:
+    return isinstance(value, ExternalName) and bool(value.possible_dtypes)
 
 
 def asks_version(interp: Interpreter, test: ast.expr, formula: Formula) -> bool:
