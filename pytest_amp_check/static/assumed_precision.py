@@ -116,7 +116,7 @@ def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
 
 def _may_depend_on_inputs(event: e.Event) -> bool:
     """Return True for an effect that the dtype of inputs decides."""
-    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how in ("numpy", "write"))
+    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how in ("numpy", "write", "matmul"))
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

@@ -927,6 +927,26 @@ def test_the_assumed_dtype_decides_what_asks_for_it(statement: str, low: list[st
     assert [dtype for dtype in ("bfloat16", "float16") if said(body, dtype)] == low
 
 
+@pytest.mark.parametrize(
+    ("product", "found"),
+    [
+        ("torch.softmax(q @ k.mT, -1, dtype=torch.float32) @ v", True),
+        ("torch.matmul((q @ k.mT).float().softmax(-1), v)", True),
+        ("torch.bmm(mask.float(), v)", True),
+        ('torch.einsum("i,ij->ij", torch.arange(10).float(), v)', True),
+        ("torch.softmax(q @ k.mT, -1, dtype=torch.float32).to(v.dtype) @ v", False),
+        ("(q @ k.mT).float().softmax(-1).type_as(v) @ v", False),
+        ("torch.bmm(mask.float(), v.float())", False),
+        ("mask.float() * v", False),
+    ],
+)
+def test_a_product_of_a_received_tensor_and_a_float32_tensor_raises(product: str, found: bool) -> None:
+    body = f"def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor):\n    return {product}\n"
+    clashes = [line for code, line, _ in said(body, "bfloat16") if code == "AMP108"]
+    assert clashes == ([2] if found else [])
+    assert said(body) == []
+
+
 @pytest.mark.parametrize("use", ["weights.argmax(-1)", "(weights > 0.5)", "weights.log()", "weights.topk(5)"])
 def test_probabilities_that_weight_nothing_may_be_rounded(use: str) -> None:
     body = f"def attend(scores: torch.Tensor):\n    weights = torch.softmax(scores, -1)\n    return {use}\n"

@@ -85,6 +85,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
         check_angles(interp, rounded, node)
         return DtypeInfo(dtype, rounded.traits & {ROUNDED, ANGLES} | product_traits, rounded.trait_node)
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
+    if low is None and not _takes_frequencies(operands, node):
+        # Received positions are integers as often as tensors of the assumed dtype.
+        low = next((fact for fact in operands if _is_assumed_low(interp, fact)), None)
     if low is not None and "float32" in dtypes:
         emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})
     stored = next((fact for fact in operands if fact.is_stored_low), None)
@@ -95,6 +98,11 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
         product_traits |= {FLOAT32_ANGLES}
         check_rounded_frequencies(interp, *operands)
     return DtypeInfo(operands[0].dtype, product_traits) if known else NO_DTYPE_INFO
+
+
+def _is_assumed_low(interp: Interpreter, fact: DtypeInfo) -> bool:
+    """Return True for an input that the option makes low, or what is computed from it, where no region is."""
+    return fact.is_low and bool(interp.project.assumed_dtype) and not interp.assumes_region and not fact.is_stored_low
 
 
 def _takes_frequencies(operands: list[DtypeInfo], product: ast.AST) -> bool:
