@@ -72,6 +72,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         condition=finding.condition,
         trace=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.trace),
         label=finding.label,
+        names=finding.names,
     )
     copy.ranks, copy.remedy = finding.ranks, finding.remedy
     return copy

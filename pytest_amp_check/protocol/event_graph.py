@@ -132,6 +132,8 @@ class ProgramAttributes:
         self.lightning16 = False
         #: The program may resume from a checkpoint.
         self.resumes = True
+        #: Locations where engines of frameworks are set up, by the key of the engine, and the first by framework.
+        self.setup_sites: dict[int | str, Site] = {}
         #: Keys of unknown values that unanalyzed code receives.
         self.handed: set[Hashable] = set()
         #: A function that is too long to be analyzed completely.

@@ -132,8 +132,12 @@ class Finding:
         """What the mistake does to training, as its rule declares it; "" for a finding without a label."""
         if self.label not in LABELS:
             return ""
-        rule, kind = LABELS[self.label]
-        return kind.effect or rule.effect
+        always, cases = LABELS[self.label][0].list_effects(self.label)
+        for case, effect in cases.items():
+            name, _, value = case.partition("=")
+            if self.names.get(name) == value:
+                return effect
+        return always
 
     def order(self) -> tuple[str, int, int, int, str]:
         """Return the sort key of findings: file, cell, line, column, code."""

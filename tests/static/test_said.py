@@ -108,7 +108,7 @@ def test_what_skips_the_step_is_named(name: str) -> None:
 def test_a_step_under_a_test_is_skipped_by_the_program() -> None:
     unscaled = "scaler.unscale_(optimizer)\nnorm = clip_grad_norm_(model.parameters(), 1.0)\n"
     found = only(FED, unscaled, "if norm < 100:\n" + indent(STEP, "    "))
-    assert found.message.endswith("call `scaler.update()` also where the program skips the step")
+    assert found.message.endswith("call `scaler.update()` also where `norm < 100` is false")
     assert found.condition == "when `norm < 100` is false"
 
 
@@ -250,7 +250,7 @@ def resume(model, optimizer):
 
 #: Calls with arguments of unexpected effect, and the complete messages.
 ARGUMENTS = {
-    "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass "cuda" or "cpu" first'),
+    "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass `"cuda"` (or `"cpu"`) as the first argument'),
     'torch.autocast(torch.device("cuda"))': (
         "`torch.autocast` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
     ),

@@ -28,7 +28,7 @@ from .conditions import (
     mentions_key,
     reduce_formula,
 )
-from .state import AbstractState, GraphBuilder
+from .state import AbstractState, GraphBuilder, OpenRegion
 from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
 from .values.value import EMPTY, UnknownValue, Value
 from .visited_calls import VisitedCalls
@@ -211,6 +211,8 @@ class Interpreter:
         self.unpacked_arguments: set[ast.Starred] = set()
         #: Events without a node in the current graph, by location and kind. They join the graph when it is complete.
         self.detached_events: dict[tuple[object, ...], Event] = {}
+        #: The autocast region that was entered last, open or not, for traces.
+        self.latest_region: OpenRegion | None = None
         #: Dtype that inputs are assumed to have, or "": inputs of a model in this dtype, or values in a region of this
         #: dtype.
         self.assumed_dtype = ""

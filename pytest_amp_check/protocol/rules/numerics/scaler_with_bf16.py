@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import AutocastEnter, Scale, ScalerNew
-from ...rule import BOTH, INFO, Labels, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, Labels, Rule, TraceContext, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -51,7 +51,8 @@ RULE = Rule(
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
-            " `enabled=(dtype == torch.float16)`"
+            " `enabled=(dtype == torch.float16)`",
+            trace_context=TraceContext(region_before=True, shows_scaler=True),
         ),
         "scaler:made-for-bf16": ViolationKind(
             "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"

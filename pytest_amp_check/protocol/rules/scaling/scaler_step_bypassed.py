@@ -18,7 +18,15 @@ RULE = Rule(
     "scaler-step-bypassed",
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
-    effect="SGD's updates are 65536 times too large; Adam hides it until the first overflow makes the weights NaN",
+    effect="updates carry the scale as a factor, and the first overflow, which is not skipped, makes the weights NaN",
+    effect_cases={
+        "optimizer_class=sgd": (
+            "updates are too large by the scale (65536 by default): the weights explode in a few steps"
+        ),
+        "optimizer_class=adam": (
+            "Adam evens out the scale, but the first overflow, which is not skipped, makes the weights NaN"
+        ),
+    },
     applicability=SAFE,
     event_checks={Step: _check_plain_step},
     prescan_words=("scaler",),

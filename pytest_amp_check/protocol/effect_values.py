@@ -1,0 +1,74 @@
+"""Values of a finding that decide which effect of its rule applies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from . import events as e
+from .event_graph import Graph, Program
+from .events import Event, OwnedEvent
+from .rules import LABELS
+
+#: Beginnings of the names of optimizer classes that divide an update by the size of the gradients, as Adam does.
+_ADAPTIVE = ("adam", "nadam", "radam", "lion", "lamb", "adagrad", "rmsprop", "adafactor")
+
+
+def find_effect_values(
+    label: str, events: Collection[Event], program: Program, graph: Graph | None = None, varying: int = 0
+) -> dict[str, str]:
+    """Return the values by which a violation chooses its effect, if it declares several.
+
+    ``events`` are the events of the violation: the cause first, then the detecting event. ``graph`` is the graph of
+    these events in source, None in a run, and ``varying`` are the predicates (as a bit set) that may change between
+    iterations. The values are:
+
+    - ``scaling``: ``live`` if a scaler of the program scales a loss.
+    - ``optimizer_class``: ``sgd`` or ``adam`` if all optimizers of the events are known to be of such a class.
+    - ``step``: ``scaler`` or ``plain``, the way in which the events step the optimizer.
+    - ``repeats``: ``always`` if the cause runs whenever the detecting event does.
+    - ``inf_check``: ``before`` if the scaler unscales under the conditions of the cause.
+    """
+    asked = {case.partition("=")[0] for case in LABELS[label][0].list_effects(label)[1]}
+    found: dict[str, str] = {}
+    if "scaling" in asked and program.attributes.live_scalers:
+        found["scaling"] = "live"
+    if "optimizer_class" in asked:
+        found["optimizer_class"] = _find_optimizer_class(events, program)
+    if "step" in asked:
+        found["step"] = _find_step(events)
+    cause, *others = events
+    if "repeats" in asked and graph is not None and others:
+        deciding = {(key, truth) for key, truth in cause.guards if varying >> key & 1}
+        found["repeats"] = "always" if deciding <= set(others[0].guards) else ""
+    if "inf_check" in asked and graph is not None and _is_checked(cause, graph):
+        found["inf_check"] = "before"
+    return {name: value for name, value in found.items() if value}
+
+
+def _find_optimizer_class(events: Iterable[Event], program: Program) -> str:
+    keys: set[int] = set()
+    for event in events:
+        if isinstance(event, OwnedEvent):
+            keys.update(event.owners or ())
+        elif event.traits.has_optimizer and event.object is not None:
+            keys.add(event.object)
+    families = {_family_of(program.objects[key].attributes.callable) for key in keys}
+    return families.pop() if len(families) == 1 else ""
+
+
+def _family_of(constructor: str) -> str:
+    """Return the family of an optimizer class, "" if unknown."""
+    name = constructor.rpartition(".")[2].lower()
+    return "sgd" if name.startswith("sgd") else "adam" if name.startswith(_ADAPTIVE) else ""
+
+
+def _is_checked(update: Event, graph: Graph) -> bool:
+    """Return True if the scaler of an update unscales gradients wherever the update runs."""
+    unscales = (node.event for node in graph.nodes if isinstance(node.event, e.Unscale))
+    return any(x.subject == update.subject and set(x.guards) <= set(update.guards) for x in unscales)
+
+
+def _find_step(events: Iterable[Event]) -> str:
+    """Return ``scaler`` if the events step through a scaler, ``plain`` if they step directly, "" if both or neither."""
+    ways = {isinstance(event, e.ScalerStep) for event in events if isinstance(event, (e.ScalerStep, e.Step))}
+    return ("scaler" if ways.pop() else "plain") if len(ways) == 1 else ""
