@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from . import events as e
 from .checker import Here, Violation
 from .effect_values import find_effect_values
-from .event_graph import Graph, Program
+from .event_graph import Graph, Predicate, Program
 from .events import Event, EventKind
 from .fast_namedtuple import NamedTuple
 from .finding import Finding, TraceStep, merge_finding
@@ -97,11 +97,15 @@ def _check_program(program: Program) -> Iterator[Found]:
         background = LABELS[label][1].trace_context.background_kinds
         involved = [event, *(other for other in others if not isinstance(other, background))]
         names = {**find_effect_values(label, involved, program), **values}
-        trace = tuple(merge_steps(trace_premises(label, [event], program), trace))
-        finding = make_finding(label, event.site, involved, names, trace, certain=certain)
-        for graph in program.graphs:
-            if any(node.event is event for node in graph.nodes):
-                yield finding, graph.entry_point
+        graphs = [graph for graph in program.graphs if any(node.event is event for node in graph.nodes)]
+        # An event under a condition is guessed to happen.
+        answers = _GraphChecker(graphs[0], program).list_guards(event) if event.guessed and graphs else []
+        conditions = [TraceStep(answer.site, answer.text) for answer in answers if answer.site is not None]
+        trace = tuple(merge_steps([*trace_premises(label, [event], program), *conditions], trace))
+        condition = "" if certain else _describe_answers(answers)
+        finding = make_finding(label, event.site, involved, names, trace, certain=certain, condition=condition)
+        for graph in graphs:
+            yield finding, graph.entry_point
 
 
 def _report_budget_exceeded(program: Program) -> Iterator[Found]:
@@ -223,6 +227,10 @@ class _GraphChecker(GraphExplorer):
         context = self.add_context(label, here, trace, cause, detected_at)
         steps = self._build_steps(label, context, answers)
         condition = _describe_answers(answers)
+        if not (certain or condition or kind.certainty.assumption):
+            condition = self._describe_doubt(label, violation, (*involved, *path))
+            if violation in self.doubtful_violations and (site_of_escape := self._find_escape(here, violation.cause)):
+                steps.insert(0, TraceStep(site_of_escape, "unanalyzed code gets the scaler or the optimizer"))
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
         if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
@@ -361,6 +369,32 @@ class _GraphChecker(GraphExplorer):
             or (bool(LABELS[label][1].certainty.missing_method) and may_be_called)
         )
 
+    def _describe_doubt(self, label: str, violation: Violation, events: tuple[Event, ...]) -> str:
+        """Return what must be true of code that the analysis does not know, "" if nothing is to be said.
+
+        The reasons are those of :meth:`_is_doubtful`.
+        """
+        guessed = next((event for event in events if event.guessed), None)
+        if (label, violation.cause, violation.detected_at) in self.doubtful_violations:
+            return "if unanalyzed code, which gets the objects, does not change these gradients"
+        if guessed is not None:
+            return "if code that was not analyzed does what its names say"
+        if self.graph.is_guessed:
+            return "if the objects have the classes that their methods suggest"
+        return "if the conditions on the way allow this path" if self.was_widened else ""
+
+    def _find_escape(self, here: Here, since: int) -> Site | None:
+        """Return the latest call on a path, since an event, that gives a scaler or an optimizer to unanalyzed code."""
+        for index in self.walk_back(here):
+            event = self.event_at(index)
+            if isinstance(event, e.Handoff) and any(
+                self.program.objects[key].role in ("scaler", "optimizer") for key in event.objects
+            ):
+                return event.site
+            if index == since and index != here[0]:
+                return None
+        return None
+
     def _waits_for_window(self, event: Event | None, cause: Event) -> bool:
         """Return True if an event waits for the end of a window, and its cause happens in every micro-batch."""
         ends = {key for key, _ in event.guards if key in self.window_predicates} if event is not None else set()
@@ -388,7 +422,7 @@ class _GraphChecker(GraphExplorer):
     ) -> list[_Answer]:
         """Return the predicates on the path that lead to the cause, or past an event that prevents the violation.
 
-        The list has the two latest that have a source text.
+        The list has the two latest that have a source text, of the functions that lead to the events if possible.
         """
         self.nodes_revisited += len(self.graph.nodes)
         answers = self._find_answers(here)
@@ -407,12 +441,20 @@ class _GraphChecker(GraphExplorer):
                 ]
         found = []
         for key, truth in dict.fromkeys(deciding_answers):
-            source, answer = self.graph.predicates[key].text, truth
-            if isinstance(source, NegatedText):
-                source, answer = source.operand, not truth
-            if text := str(source):
-                words = f"`{text}` is {'true' if answer else 'false'}"
+            if words := _describe_truth(self.graph.predicates[key], truth):
                 found.append(_Answer(words, self.graph.predicates[key].site, answers[key][1]))
+        # Conditions of other code chose an object, such as the class of the optimizer.
+        functions = {(frame.path, frame.function) for event in involved for frame in event.site.list_frames()}
+        near = [each for each in found if each.site is None or (each.site.path, each.site.function) in functions]
+        return (near or found)[-2:]
+
+    def list_guards(self, event: Event) -> list[_Answer]:
+        """Return the conditions under which an event happens, at most the two innermost."""
+        found = []
+        for key, truth in decided_guards(event):
+            words = _describe_truth(self.graph.predicates[key], truth)
+            if words and not self._is_required(key, truth):
+                found.append(_Answer(words, self.graph.predicates[key].site, 0))
         return found[-2:]
 
     def _find_answers(self, here: Here) -> dict[int, tuple[bool, int]]:
@@ -439,6 +481,15 @@ class _Answer(NamedTuple):
     text: str
     site: Site | None
     distance: int
+
+
+def _describe_truth(predicate: Predicate, truth: bool) -> str:
+    """Return a predicate with its truth as text, "" for a predicate without source text."""
+    source, answer = predicate.text, truth
+    if isinstance(source, NegatedText):
+        source, answer = source.operand, not truth
+    text = str(source)
+    return f"`{text}` is {'true' if answer else 'false'}" if text else ""
 
 
 def _describe_answers(answers: list[_Answer]) -> str:

@@ -71,13 +71,13 @@ RULE = Rule(
     violations={
         "cast:trained": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates round to "
-            'nothing{refused}: leave out the cast, and run the forward in `torch.autocast("cuda", '
+            'nothing{refused}: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
             "dtype=torch.{dtype})`",
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "cast:trained-scaled": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to "
-            'unscale: leave out the cast, and run the forward in `torch.autocast("cuda", '
+            'unscale: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
             "dtype=torch.{dtype})`",
             ERROR,
             effect=(
@@ -87,7 +87,7 @@ RULE = Rule(
         ),
         "cast:trained-by-unknown": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the "
-            "optimizer keeps float32 copies: leave out the cast, and run the forward in "
+            "optimizer keeps float32 copies: leave out the low dtype, and run the forward in "
             '`torch.autocast("cuda", dtype=torch.{dtype})`',
             certainty=Certainty(
                 is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"

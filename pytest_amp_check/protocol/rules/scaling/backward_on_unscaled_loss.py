@@ -44,12 +44,12 @@ RULE = Rule(
         "step@raw-given": ViolationKind(
             "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "
             "`{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
-            certainty=Certainty(missing_method="scale"),
+            certainty=Certainty(missing_method="scale", assumption="the caller passes an unscaled loss"),
         ),
         "backward:beside": ViolationKind(
             "`{loss}` runs backward unscaled, but `{scaler}` divides its gradients by the scale, and no method of its "
             "class scales it: write `{scaler}.scale({loss}).backward()`",
-            certainty=Certainty(missing_method="scale"),
+            certainty=Certainty(missing_method="scale", assumption="the caller passes an unscaled loss"),
         ),
         "step@raw-framework": ViolationKind(
             "`{loss}` is not scaled, but {framework} divides its gradients by the loss scale: {advice}"

@@ -58,7 +58,9 @@ RULE = Rule(
             "call `{scaler}.unscale_({optimizer})` before it",
             cause=Cause(Clip, every=True),
             trace_kinds=(Backward,),
-            certainty=Certainty(is_possible=True, missing_method="unscale_"),
+            certainty=Certainty(
+                is_possible=True, missing_method="unscale_", assumption="no callback unscales the gradients"
+            ),
             exemption="unscaled-where-live",
             sparing_kinds=(Unscale,),
         ),
@@ -76,7 +78,7 @@ RULE = Rule(
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
             "unscales them: call `{scaler}.unscale_({optimizer})` before it",
-            certainty=Certainty(missing_method="unscale_"),
+            certainty=Certainty(missing_method="unscale_", assumption="no other code calls `{scaler}.unscale_()`"),
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"

@@ -55,7 +55,7 @@ RULE = Rule(
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients scaled by `{scaler}`, and no method of its class steps through "
             "`{scaler}`: call `{scaler}.step({optimizer})` instead",
-            certainty=Certainty(missing_method="step"),
+            certainty=Certainty(missing_method="step", assumption="the gradients are those of a scaled loss"),
         ),
     },
     rationale="""\

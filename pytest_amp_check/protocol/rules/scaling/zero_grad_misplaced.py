@@ -44,7 +44,9 @@ RULE = Rule(
             WARNING,
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            certainty=Certainty(is_possible=True, missing_method="zero_grad"),
+            certainty=Certainty(
+                is_possible=True, missing_method="zero_grad", assumption="the caller does not clear the gradients"
+            ),
             exemption="cleared-elsewhere",
             any_precision=True,
         ),
@@ -54,7 +56,7 @@ RULE = Rule(
             WARNING,
             effect="the step also applies gradients of the other loss, so one training disturbs the other; no error",
             trace_kinds=(Backward, Step, ScalerStep),
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="both losses reach the same parameters"),
             exemption="cleared-elsewhere",
             any_precision=True,
         ),
