@@ -26,6 +26,7 @@ def find_effect_values(
     - ``optimizer_class``: ``sgd`` or ``adam`` if all optimizers of the events are known to be of such a class.
     - ``step``: ``scaler`` or ``plain``, the way in which the events step the optimizer.
     - ``repeats``: ``always`` if the cause runs whenever the detecting event does.
+    - ``steps``: ``many`` if a loop around the step is none around the construction of the scaler, else ``one``.
     - ``inf_check``: ``before`` if the scaler unscales under the conditions of the cause.
     """
     asked = {case.partition("=")[0] for case in LABELS[label][0].list_effects(label)[1]}
@@ -40,6 +41,8 @@ def find_effect_values(
     if "repeats" in asked and graph is not None and others:
         deciding = {(key, truth) for key, truth in cause.guards if varying >> key & 1}
         found["repeats"] = "always" if deciding <= set(others[0].guards) else ""
+    if "steps" in asked and others and isinstance(cause, e.ScalerNew):
+        found["steps"] = "many" if _count_loops(others[0]) > _count_loops(cause) else "one"
     if "inf_check" in asked and graph is not None and _is_checked(cause, graph):
         found["inf_check"] = "before"
     return {name: value for name, value in found.items() if value}
@@ -60,6 +63,11 @@ def _family_of(constructor: str) -> str:
     """Return the family of an optimizer class, "" if unknown."""
     name = constructor.rpartition(".")[2].lower()
     return "sgd" if name.startswith("sgd") else "adam" if name.startswith(_ADAPTIVE) else ""
+
+
+def _count_loops(event: Event) -> int:
+    """Return the number of loops around an event. Negative keys are calls."""
+    return sum(key > 0 for key in event.loops or ())
 
 
 def _is_checked(update: Event, graph: Graph) -> bool:

@@ -26,6 +26,7 @@ DEFAULT_NAMES = {
     "call": "this call",
     "tensor": "x",
     "window": "the step condition",
+    "counted": "in the window",
     "function": "this code",
     "skip": "a condition skips the step",
     "output": "the output",
@@ -80,7 +81,7 @@ def trace_premises(
     steps = []
     for event in events:
         tracked_object = program.objects[event.subject] if event.subject is not None else None
-        if tracked_object is not None and tracked_object.role == "scaler":
+        if tracked_object is not None and tracked_object.role == "scaler" and not LABELS[label][1].any_precision:
             steps += _trace_construction(tracked_object, program, shows_scaler=context.shows_scaler)
         steps += [TraceStep(site, text) for site, text in event.premises]
         region = find_region_before(graph, event) if context.region_before and graph is not None else None

@@ -8,7 +8,7 @@ from . import events as e
 from .checker import Here, Violation
 from .effect_values import find_effect_values
 from .event_graph import Graph, Predicate, Program
-from .events import Event, EventKind
+from .events import Event
 from .fast_namedtuple import NamedTuple
 from .finding import Finding, TraceStep, merge_finding
 from .findings_builder import (
@@ -222,7 +222,7 @@ class _GraphChecker(GraphExplorer):
         is_in_other_file = forward is not None and beside.path != cause.site.path
         site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_in_other_file)
         is_on_every_path = self._is_on_every_path(label, violation, involved)
-        answers = [] if is_on_every_path else self._find_deciding_answers(here, cause, involved, kind.sparing_kinds)
+        answers = [] if is_on_every_path else self._find_deciding_answers(label, here, involved)
         certain = is_on_every_path and not self._is_doubtful(label, violation, (*involved, *path))
         context = self.add_context(label, here, trace, cause, detected_at)
         steps = self._build_steps(label, context, answers)
@@ -238,7 +238,7 @@ class _GraphChecker(GraphExplorer):
         label = adapted
         if kind.trace_context.shows_window_end:
             window = self._find_window(path)
-            values = {**({"window": window} if window else {}), **values}
+            values = {**({"window": window, "counted": f"that `{window}` counts"} if window else {}), **values}
             steps += self._describe_window_end(path)
         skip = self._find_skip(here, violation.cause) if kind.trace_context.shows_skip else None
         if skip is not None:
@@ -277,12 +277,15 @@ class _GraphChecker(GraphExplorer):
         The region that makes the last event low is then on another path, and replaces the forward.
         """
         around = LABELS[label][1].trace_context.region_around
-        if around is None or any(isinstance(event, e.AutocastEnter) for _, event in context):
+        if around is None or any(isinstance(event, e.AutocastEnter) and event.enabled for _, event in context):
             return context
         region = find_region_before(self.graph, context[-1][1])
         if region is None:
             return context
-        kept = [(distance, event) for distance, event in context if not isinstance(event, around)]
+        # The path may enter the same region with a switch that disables it.
+        same = {event.site.call_key for _, event in context if isinstance(event, e.AutocastEnter)}
+        dropped = (e.AutocastEnter,) if region.site.call_key in same else (e.AutocastEnter, around)
+        kept = [(distance, event) for distance, event in context if not isinstance(event, dropped)]
         return [(kept[0][0] + 1, region), *kept]
 
     def _find_window(self, path: list[Event]) -> str:
@@ -378,7 +381,13 @@ class _GraphChecker(GraphExplorer):
         if (label, violation.cause, violation.detected_at) in self.doubtful_violations:
             return "if unanalyzed code, which gets the objects, does not change these gradients"
         if guessed is not None:
-            return "if code that was not analyzed does what its names say"
+            scaler = self.program.objects[guessed.subject] if guessed.subject is not None else None
+            if scaler is not None and scaler.attributes.is_copy:
+                return f"if `{scaler.name or 'the scaler'}` works as torch's GradScaler does"
+            if isinstance(guessed, e.Backward):
+                return "if the loop runs over the micro-batches of one step, as its names say"
+            named = str(guessed.names.get("call") or "")
+            return f"if `{named}` does what its name says" if named else "if names say what unanalyzed code does"
         if self.graph.is_guessed:
             return "if the objects have the classes that their methods suggest"
         return "if the conditions on the way allow this path" if self.was_widened else ""
@@ -417,21 +426,24 @@ class _GraphChecker(GraphExplorer):
                 return skips
         return None
 
-    def _find_deciding_answers(
-        self, here: Here, cause: Event, involved: list[Event], sparing_kinds: tuple[EventKind, ...]
-    ) -> list[_Answer]:
+    def _find_deciding_answers(self, label: str, here: Here, involved: list[Event]) -> list[_Answer]:
         """Return the predicates on the path that lead to the cause, or past an event that prevents the violation.
 
         The list has the two latest that have a source text, of the functions that lead to the events if possible.
         """
         self.nodes_revisited += len(self.graph.nodes)
+        cause, sparing_kinds = involved[0], LABELS[label][1].sparing_kinds
         answers = self._find_answers(here)
+        also = self._guards_of_same_cause(label, cause)
         about = {event.object for event in involved if event.object is not None}
         about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
         deciding_answers = [
             (key, truth)
             for key, truth in cause.guards
-            if key in answers and answers[key][0] is truth and not self._is_required(key, truth)
+            if key in answers
+            and answers[key][0] is truth
+            and (key, not truth) not in also
+            and not self._is_required(key, truth)
         ]
         for node in self.graph.nodes:
             event = node.event
@@ -442,11 +454,23 @@ class _GraphChecker(GraphExplorer):
         found = []
         for key, truth in dict.fromkeys(deciding_answers):
             if words := _describe_truth(self.graph.predicates[key], truth):
-                found.append(_Answer(words, self.graph.predicates[key].site, answers[key][1]))
+                # The answer stands before the event to which its edge leads.
+                site = self.graph.predicates[key].find_site(cause.site)
+                found.append(_Answer(words, site, answers[key][1] + 1))
         # Conditions of other code chose an object, such as the class of the optimizer.
         functions = {(frame.path, frame.function) for event in involved for frame in event.site.list_frames()}
-        near = [each for each in found if each.site is None or (each.site.path, each.site.function) in functions]
+        near = [each for each in found if each.site and (each.site.path, each.site.function) in functions]
         return (near or found)[-2:]
+
+    def _guards_of_same_cause(self, label: str, cause: Event) -> set[tuple[int, bool]]:
+        """Return the guards of all causes of a violation that are the same call, as with and without loss scale."""
+        causes = [self.event_at(index) for other, index in self.violations if other == label]
+        return {
+            guard
+            for event in causes
+            if event is not None and event.site.call_chain() == cause.site.call_chain()
+            for guard in event.guards
+        }
 
     def list_guards(self, event: Event) -> list[_Answer]:
         """Return the conditions under which an event happens, at most the two innermost."""
@@ -454,7 +478,7 @@ class _GraphChecker(GraphExplorer):
         for key, truth in decided_guards(event):
             words = _describe_truth(self.graph.predicates[key], truth)
             if words and not self._is_required(key, truth):
-                found.append(_Answer(words, self.graph.predicates[key].site, 0))
+                found.append(_Answer(words, self.graph.predicates[key].find_site(event.site), 0))
         return found[-2:]
 
     def _find_answers(self, here: Here) -> dict[int, tuple[bool, int]]:

@@ -37,8 +37,8 @@ RULE = Rule(
     violations={
         "loss:ignores-window": ViolationKind(
             "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the "
-            "model takes loss arguments: divide it, or set `self.model_accepts_loss_kwargs = False` in "
-            "the constructor",
+            "model takes loss arguments: divide it by `self.args.gradient_accumulation_steps`, or set "
+            "`self.model_accepts_loss_kwargs = False` in the constructor",
             any_precision=True,
             certainty=Certainty(
                 is_possible=True,
@@ -47,7 +47,7 @@ RULE = Rule(
         ),
         "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: divide "
-            "it before backward by the number of micro-batches that `{window}` counts",
+            "it before backward by the number of micro-batches {counted}",
             cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
             trace_kinds=(Backward,),
             in_next_iteration=True,
@@ -58,7 +58,7 @@ RULE = Rule(
         "step@undivided-vague": ViolationKind(
             "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an "
             "accumulation window: if it is a mean, divide it before backward by the number of "
-            "micro-batches that `{window}` counts",
+            "micro-batches {counted}",
             INFO,
             cause=Cause(Backward, concerns_loss=True),
             trace_kinds=(Backward,),

@@ -38,13 +38,16 @@ RULE = Rule(
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
-            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
-            " with `torch.amp.GradScaler`, or use bfloat16",
+            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: "
+            'construct `scaler = torch.amp.GradScaler("cuda")` once, call '
+            "`scaler.scale({loss}).backward()`, `scaler.step(optimizer)` and `scaler.update()`, or use "
+            "bfloat16",
             trace_context=TraceContext(region_before=True),
         ),
         "backward:no-scaler-option": ViolationKind(
-            "`{call}` has no GradScaler, although the region before may be in float16, where small gradients become "
-            "zero: scale the loss with `torch.amp.GradScaler`, enabled for float16, or offer only bfloat16",
+            "`{call}` has no GradScaler, although the region before may be in float16, where small "
+            'gradients become zero: scale the loss with `torch.amp.GradScaler("cuda", enabled=dtype == '
+            "torch.float16)`, or offer only bfloat16",
             certainty=Certainty(is_possible=True, assumption="the run chooses float16 for the region"),
             trace_context=TraceContext(region_before=True),
         ),
