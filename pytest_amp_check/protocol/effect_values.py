@@ -25,9 +25,9 @@ def find_effect_values(
     - ``scaling``: ``live`` if a scaler of the program scales a loss.
     - ``optimizer_class``: ``sgd`` or ``adam`` if all optimizers of the events are known to be of such a class.
     - ``step``: ``scaler`` or ``plain``, the way in which the events step the optimizer.
-    - ``repeats``: ``always`` if the cause runs whenever the detecting event does.
+    - ``repeats``: ``always`` if the cause runs whenever the detecting event does, ``updated`` if the detecting event is
+      an update, after which torch allows another unscale.
     - ``steps``: ``many`` if a loop around the step is none around the construction of the scaler, else ``one``.
-    - ``inf_check``: ``before`` if the scaler unscales under the conditions of the cause.
     """
     asked = {case.partition("=")[0] for case in LABELS[label][0].list_effects(label)[1]}
     found: dict[str, str] = {}
@@ -39,12 +39,9 @@ def find_effect_values(
         found["step"] = _find_step(events)
     cause, *others = events
     if "repeats" in asked and graph is not None and others:
-        deciding = {(key, truth) for key, truth in cause.guards if varying >> key & 1}
-        found["repeats"] = "always" if deciding <= set(others[0].guards) else ""
+        found["repeats"] = _find_repetition(cause, others[0], varying)
     if "steps" in asked and others and isinstance(cause, e.ScalerNew):
         found["steps"] = "many" if _count_loops(others[0]) > _count_loops(cause) else "one"
-    if "inf_check" in asked and graph is not None and _is_checked(cause, graph):
-        found["inf_check"] = "before"
     return {name: value for name, value in found.items() if value}
 
 
@@ -70,10 +67,12 @@ def _count_loops(event: Event) -> int:
     return sum(key > 0 for key in event.loops or ())
 
 
-def _is_checked(update: Event, graph: Graph) -> bool:
-    """Return True if the scaler of an update unscales gradients wherever the update runs."""
-    unscales = (node.event for node in graph.nodes if isinstance(node.event, e.Unscale))
-    return any(x.subject == update.subject and set(x.guards) <= set(update.guards) for x in unscales)
+def _find_repetition(cause: Event, detecting: Event, varying: int) -> str:
+    """Return what happens between two runs of an event: ``updated``, ``always`` the detecting event, "" if unknown."""
+    if isinstance(detecting, e.Update):
+        return "updated"
+    deciding = {(key, truth) for key, truth in cause.guards if varying >> key & 1}
+    return "always" if isinstance(detecting, e.Backward) and deciding <= set(detecting.guards) else ""
 
 
 def _find_step(events: Iterable[Event]) -> str:

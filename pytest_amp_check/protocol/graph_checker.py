@@ -246,7 +246,8 @@ class _GraphChecker(GraphExplorer):
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
         elif kind.trace_context.shows_skip and answers:
             values = {**values, "skip": answers[-1].text}
-        values = {**find_effect_values(label, names, self.program, self.graph, self.varying_predicates), **values}
+        shown = [*names, *(event for _, event in context)]
+        values = {**find_effect_values(label, shown, self.program, self.graph, self.varying_predicates), **values}
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
 
     def _build_steps(self, label: str, context: list[tuple[int, Event]], answers: list[_Answer]) -> list[TraceStep]:

@@ -250,7 +250,9 @@ def resume(model, optimizer):
 
 #: Calls with arguments of unexpected effect, and the complete messages.
 ARGUMENTS = {
-    "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass `"cuda"` (or `"cpu"`) as the first argument'),
+    "torch.autocast()": (
+        '`torch.autocast` has no device type, which torch requires: pass `"cuda"` (or `"cpu"`) as the first argument'
+    ),
     'torch.autocast(torch.device("cuda"))': (
         "`torch.autocast` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
     ),

@@ -20,6 +20,9 @@ RULE = Rule(
     effect="scaled gradients count as unscaled, so the step is up to 65536 times too large; no error",
     effect_cases={
         "repeats=always": "torch raises RuntimeError at the unscale_ of the second micro-batch, which ends the run",
+        "repeats=updated": (
+            "earlier micro-batches are divided again and again, so only the last one of a window counts; no error"
+        ),
     },
     applicability=SAFE,
     prescan_words=(".step( backward(",),
@@ -49,11 +52,6 @@ RULE = Rule(
             effect=(
                 "torch raises AssertionError (No inf checks were recorded) at the first micro-batch, which ends the run"
             ),
-            effect_cases={
-                "inf_check=before": (
-                    "the scale may change inside the window, so micro-batches count with different weights; no error"
-                ),
-            },
             trace_kinds=(Backward,),
             exemption="serves-another",
             trace_context=TraceContext(shows_window_end=True),
