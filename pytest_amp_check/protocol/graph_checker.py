@@ -222,7 +222,7 @@ class _GraphChecker(GraphExplorer):
         is_in_other_file = forward is not None and beside.path != cause.site.path
         site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_in_other_file)
         is_on_every_path = self._is_on_every_path(label, violation, involved)
-        answers = [] if is_on_every_path else self._find_deciding_answers(label, here, involved)
+        answers = [] if is_on_every_path else self._find_deciding_answers(label, here, involved, path)
         certain = is_on_every_path and not self._is_doubtful(label, violation, (*involved, *path))
         context = self.add_context(label, here, trace, cause, detected_at)
         steps = self._build_steps(label, context, answers)
@@ -427,15 +427,16 @@ class _GraphChecker(GraphExplorer):
                 return skips
         return None
 
-    def _find_deciding_answers(self, label: str, here: Here, involved: list[Event]) -> list[_Answer]:
+    def _find_deciding_answers(self, label: str, here: Here, involved: list[Event], path: list[Event]) -> list[_Answer]:
         """Return the predicates on the path that lead to the cause, or past an event that prevents the violation.
 
+        If there are none, the predicates that lead to the other events of the trace decide.
         The list has the two latest that have a source text, of the functions that lead to the events if possible.
         """
         self.nodes_revisited += len(self.graph.nodes)
         cause, sparing_kinds = involved[0], LABELS[label][1].sparing_kinds
         answers = self._find_answers(here)
-        also = self._guards_of_same_cause(label, cause)
+        also = self._guards_of_same_call(cause)
         about = {event.object for event in involved if event.object is not None}
         about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
         deciding_answers = [
@@ -452,6 +453,17 @@ class _GraphChecker(GraphExplorer):
                 deciding_answers += [
                     (key, not truth) for key, truth in event.guards if key in answers and answers[key][0] is (not truth)
                 ]
+        if not deciding_answers:
+            deciding_answers = [
+                (key, truth)
+                for event in path
+                for key, truth in decided_guards(event)
+                if key in answers
+                and answers[key][0] is truth
+                and key not in self.window_predicates
+                and (key, not truth) not in self._guards_of_same_call(event)
+                and not self._is_required(key, truth)
+            ]
         found = []
         for key, truth in dict.fromkeys(deciding_answers):
             if words := _describe_truth(self.graph.predicates[key], truth):
@@ -463,14 +475,15 @@ class _GraphChecker(GraphExplorer):
         near = [each for each in found if each.site and (each.site.path, each.site.function) in functions]
         return (near or found)[-2:]
 
-    def _guards_of_same_cause(self, label: str, cause: Event) -> set[tuple[int, bool]]:
-        """Return the guards of all causes of a violation that are the same call, as with and without loss scale."""
-        causes = [self.event_at(index) for other, index in self.violations if other == label]
+    def _guards_of_same_call(self, event: Event) -> set[tuple[int, bool]]:
+        """Return the guards of all events of the same call, as of a backward with and without loss scale."""
+        chain = event.site.call_chain()
+        events = (node.event for node in self.graph.nodes)
         return {
             guard
-            for event in causes
-            if event is not None and event.site.call_chain() == cause.site.call_chain()
-            for guard in event.guards
+            for other in events
+            if other is not None and type(other) is type(event) and other.site.call_chain() == chain
+            for guard in other.guards
         }
 
     def list_guards(self, event: Event) -> list[_Answer]:
