@@ -13,13 +13,21 @@ if TYPE_CHECKING:
 
 
 class TraceStep:
-    """One event of a trace: location and description, in the user's names."""
+    """One event of a trace: location and description, in the user's names.
 
-    __slots__ = ("site", "text")
+    ``is_event`` is False for what a message presupposes, and for conditions. No decision depends on such steps.
+    """
 
-    def __init__(self, site: Site, text: str) -> None:
+    __slots__ = ("is_event", "site", "text")
+
+    def __init__(self, site: Site, text: str, *, is_event: bool = True) -> None:
         self.site = site
         self.text = text
+        self.is_event = is_event
+
+    def move(self, site: Site) -> TraceStep:
+        """Return the same step at another location."""
+        return TraceStep(site, self.text, is_event=self.is_event)
 
 
 def describe_uncertainty(condition: str, *, traced: bool) -> str:
@@ -116,6 +124,11 @@ class Finding:
     @property
     def cell(self) -> int | None:
         return self.site.cell
+
+    @property
+    def event_steps(self) -> list[TraceStep]:
+        """Steps of the trace that are events, on which the finding depends."""
+        return [step for step in self.trace if step.is_event]
 
     @property
     def uncertainty(self) -> str:

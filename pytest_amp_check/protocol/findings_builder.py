@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
-from .events import AutocastEnter, Event, EventKind, ScalerStep, Unscale, Update, name_of_kind
+from .events import AutocastEnter, Event, EventKind, Save, ScalerStep, Unscale, Update, name_of_kind
 from .events.regions import describe_region
 from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS, Framework
@@ -70,7 +70,8 @@ def _trace_single_event(label: str, event: Event, program: Program, graph: Graph
     """Return what the message about a single event presupposes, and the event if a call leads to it."""
     premises = trace_premises(label, [event], program, graph)
     called = premises and event.site.caller is not None
-    return tuple(merge_steps(premises, [TraceStep(event.site, describe_event(event))] if called else []))
+    own = TraceStep(event.site, describe_event(event), is_event=False)
+    return tuple(merge_steps(premises, [own] if called else []))
 
 
 def trace_premises(
@@ -80,13 +81,12 @@ def trace_premises(
     context = LABELS[label][1].trace_context
     steps = []
     for event in events:
-        tracked_object = program.objects[event.subject] if event.subject is not None else None
-        if tracked_object is not None and tracked_object.role == "scaler" and not LABELS[label][1].any_precision:
-            steps += _trace_construction(tracked_object, program, shows_scaler=context.shows_scaler)
-        steps += [TraceStep(site, text) for site, text in event.premises]
+        for scaler in _find_scalers(event, program) if not LABELS[label][1].any_precision else ():
+            steps += _trace_construction(scaler, program, shows_scaler=context.shows_scaler)
+        steps += [TraceStep(site, text, is_event=False) for site, text in event.premises]
         region = find_region_before(graph, event) if context.region_before and graph is not None else None
         if region is not None:
-            steps.append(TraceStep(region.site, describe_event(region)))
+            steps.append(TraceStep(region.site, describe_event(region), is_event=False))
     return steps
 
 
@@ -100,15 +100,24 @@ def merge_steps(premises: Sequence[TraceStep], steps: Sequence[TraceStep]) -> li
     return [*kept.values(), *steps]
 
 
+def _find_scalers(event: Event, program: Program) -> list[TrackedObject]:
+    """Return the scaler of an event, or the scalers of the optimizers that a checkpoint holds."""
+    if isinstance(event, Save):
+        named = [each for each in program.objects if {each.key, each.name} & {*event.scope_scalers}]
+    else:
+        named = [program.objects[event.subject]] if event.subject is not None else []
+    return [each for each in named if each.role == "scaler"]
+
+
 def _trace_construction(scaler: TrackedObject, program: Program, *, shows_scaler: bool) -> list[TraceStep]:
     """Return the construction of a scaler or of a framework's engine as a list of at most one step of a trace."""
     framework = FRAMEWORKS.get(scaler.attributes.framework or "")
     if framework is not None:
         sites = program.attributes.setup_sites
         site = sites.get(scaler.key) or sites.get(scaler.attributes.framework or "")
-        return [TraceStep(site, _describe_setup(framework))] if site is not None else []
+        return [TraceStep(site, _describe_setup(framework), is_event=False)] if site is not None else []
     if shows_scaler and scaler.attributes.constructed and scaler.site is not None:
-        return [TraceStep(scaler.site, "the scaler is constructed")]
+        return [TraceStep(scaler.site, "the scaler is constructed", is_event=False)]
     return []
 
 
@@ -148,10 +157,7 @@ def make_finding(
     certain = certain and not kind.certainty.is_possible
     if not certain and kind.certainty.assumption:
         assumption = f"if {_fill_template(kind.certainty.assumption, names)}"
-        if not condition:
-            condition = assumption
-        elif kind.certainty.missing_method:
-            condition = f"{condition}, and {assumption}"
+        condition = f"{condition}, and {assumption}" if condition else assumption
     finding = Finding(
         rule.code,
         rule.name,

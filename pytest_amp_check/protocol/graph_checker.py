@@ -92,16 +92,19 @@ def _check_single_events(graph: Graph, program: Program) -> Iterator[Finding]:
 def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
-        trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-        certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
         background = LABELS[label][1].trace_context.background_kinds
+        trace = tuple(
+            TraceStep(other.site, describe_event(other), is_event=not isinstance(other, background)) for other in others
+        )
+        certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
         involved = [event, *(other for other in others if not isinstance(other, background))]
         names = {**find_effect_values(label, involved, program), **values}
         graphs = [graph for graph in program.graphs if any(node.event is event for node in graph.nodes)]
         # An event under a condition is guessed to happen.
         answers = _GraphChecker(graphs[0], program).list_guards(event) if event.guessed and graphs else []
-        conditions = [TraceStep(answer.site, answer.text) for answer in answers if answer.site is not None]
-        trace = tuple(merge_steps([*trace_premises(label, [event], program), *conditions], trace))
+        conditions = [answer.to_step() for answer in answers]
+        premises = [*trace_premises(label, [event], program), *filter(None, conditions)]
+        trace = tuple(merge_steps(premises, trace))
         condition = "" if certain else _describe_answers(answers)
         finding = make_finding(label, event.site, involved, names, trace, certain=certain, condition=condition)
         for graph in graphs:
@@ -230,7 +233,8 @@ class _GraphChecker(GraphExplorer):
         if not (certain or condition or kind.certainty.assumption):
             condition = self._describe_doubt(label, violation, (*involved, *path))
             if violation in self.doubtful_violations and (site_of_escape := self._find_escape(here, violation.cause)):
-                steps.insert(0, TraceStep(site_of_escape, "unanalyzed code gets the scaler or the optimizer"))
+                text = "unanalyzed code gets the scaler or the optimizer"
+                steps.insert(0, TraceStep(site_of_escape, text, is_event=False))
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
         if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
@@ -264,9 +268,7 @@ class _GraphChecker(GraphExplorer):
             for distance, event in context
             if not isinstance(event, e.End)
         ]
-        placed += [
-            (answer.distance, TraceStep(answer.site, answer.text)) for answer in answers if answer.site is not None
-        ]
+        placed += [(answer.distance, step) for answer in answers if (step := answer.to_step()) is not None]
         # The sort is stable, and an event at the end of an edge follows its condition.
         placed.sort(key=lambda each: -each[0])
         premises = trace_premises(label, [event for _, event in context], self.program, self.graph)
@@ -446,6 +448,7 @@ class _GraphChecker(GraphExplorer):
             and answers[key][0] is truth
             and (key, not truth) not in also
             and not self._is_required(key, truth)
+            and not (key in cause.alternative_guards and self._guards_all_gradients(key, truth))
         ]
         for node in self.graph.nodes:
             event = node.event
@@ -461,6 +464,7 @@ class _GraphChecker(GraphExplorer):
                 if key in answers
                 and answers[key][0] is truth
                 and key not in self.window_predicates
+                and any((key, not truth) in other.guards for other in self._gradient_events())
                 and (key, not truth) not in self._guards_of_same_call(event)
                 and not self._is_required(key, truth)
             ]
@@ -485,6 +489,15 @@ class _GraphChecker(GraphExplorer):
             if other is not None and type(other) is type(event) and other.site.call_chain() == chain
             for guard in other.guards
         }
+
+    def _gradient_events(self) -> list[Event]:
+        """Return all backwards, and all uses of gradients."""
+        kinds = (e.Backward, e.Unscale, e.Clip, e.ScalerStep, e.Step, e.Update, e.ZeroGrad)
+        return [node.event for node in self.graph.nodes if isinstance(node.event, kinds)]
+
+    def _guards_all_gradients(self, key: int, truth: bool) -> bool:
+        """Return True if a predicate guards all of them, as one of several reasons to stop the program before."""
+        return all((key, truth) in event.guards for event in self._gradient_events())
 
     def list_guards(self, event: Event) -> list[_Answer]:
         """Return the conditions under which an event happens, at most the two innermost."""
@@ -519,6 +532,10 @@ class _Answer(NamedTuple):
     text: str
     site: Site | None
     distance: int
+
+    def to_step(self) -> TraceStep | None:
+        """Return the predicate as a step of a trace, or None without a location."""
+        return TraceStep(self.site, self.text, is_event=False) if self.site is not None else None
 
 
 def _describe_truth(predicate: Predicate, truth: bool) -> str:
