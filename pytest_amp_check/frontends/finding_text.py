@@ -125,7 +125,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
     some, lead, events = "", "", []
     if not finding.certain:
         if finding.trace and not finding.condition:
-            lead = ", on some paths, such as this one"
+            lead = " of one path with the mistake"
         else:
             some = make_printable(finding.uncertainty)
     if finding.trace and not _is_in_frame_alone(finding):

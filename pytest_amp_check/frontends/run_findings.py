@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..protocol.finding import Finding, TraceStep
+from ..protocol.finding import Finding
 from ..protocol.selection import is_selected
 from ..protocol.sites import Site
 
@@ -70,8 +70,9 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         _strip_runner_frames(finding.site, folder),
         certain=finding.certain,
         condition=finding.condition,
-        trace=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.trace),
+        trace=tuple(step.move(_strip_runner_frames(step.site, folder)) for step in finding.trace),
         label=finding.label,
+        names=finding.names,
     )
     copy.ranks, copy.remedy = finding.ranks, finding.remedy
     return copy

@@ -325,11 +325,12 @@ class Checker:
 
     def add_context(
         self, label: str, here: Here, trace: list[tuple[int, Event]], cause: Event, detected_at: Event | None
-    ) -> list[Event]:
+    ) -> list[tuple[int, Event]]:
         """Return the events of a trace, with those without which its message cannot be believed.
 
-        The violation does not depend on the added events. They are the line that scales a loss whose backward is called
-        elsewhere, and the events that the kind of violation declares.
+        Each event has its distance to the end of the path. The violation does not depend on the added events. They are
+        the line that scales a loss whose backward is called elsewhere, and the events that the kind of violation
+        declares.
         """
         context = LABELS[label][1].trace_context
         backwards = {
@@ -372,7 +373,7 @@ class Checker:
             if 0 <= earlier < distance and type(event) is type(detected_at) and _have_same_subject(event, detected_at):
                 found.append((distance, event))
                 earlier = -1
-        return [event for _, event in sorted(found, key=lambda each: -each[0])]
+        return sorted(found, key=lambda each: -each[0])
 
 
 def _have_same_subject(event: Event, other: Event | None) -> bool:

@@ -42,6 +42,7 @@ class Predicate:
         "is_off_by_one",
         "is_window_predicate",
         "key",
+        "other_sites",
         "site",
         "text",
         "trailing_microbatches",
@@ -51,6 +52,8 @@ class Predicate:
         self.key = key
         self.text = text
         self.site = site
+        #: Further locations that ask the same question.
+        self.other_sites: tuple[Site, ...] = ()
         self.is_window_predicate = False
         self.is_off_by_one = False
         self.trailing_microbatches: tuple[int, int] | None = None
@@ -62,6 +65,16 @@ class Predicate:
         self.asks_first_iteration = False
         self.asks_version = False
         self.implications: list[tuple[bool, int, bool]] = []
+
+    def find_site(self, event: Site) -> Site | None:
+        """Return the location that asks the question for an event: the last before it in its function, if any."""
+        near = [
+            site
+            for site in (self.site, *self.other_sites)
+            if site is not None and (site.path, site.function) == (event.path, event.function)
+        ]
+        before = [site for site in near if site.line <= event.line]
+        return max(before or near, key=lambda site: site.line) if near else self.site
 
 
 class Node:
@@ -132,6 +145,8 @@ class ProgramAttributes:
         self.lightning16 = False
         #: The program may resume from a checkpoint.
         self.resumes = True
+        #: Locations where engines of frameworks are set up, by the key of the engine, and the first by framework.
+        self.setup_sites: dict[int | str, Site] = {}
         #: Keys of unknown values that unanalyzed code receives.
         self.handed: set[Hashable] = set()
         #: A function that is too long to be analyzed completely.

@@ -13,13 +13,21 @@ if TYPE_CHECKING:
 
 
 class TraceStep:
-    """One event of a trace: location and description, in the user's names."""
+    """One event of a trace: location and description, in the user's names.
 
-    __slots__ = ("site", "text")
+    ``is_event`` is False for what a message presupposes, and for conditions. No decision depends on such steps.
+    """
 
-    def __init__(self, site: Site, text: str) -> None:
+    __slots__ = ("is_event", "site", "text")
+
+    def __init__(self, site: Site, text: str, *, is_event: bool = True) -> None:
         self.site = site
         self.text = text
+        self.is_event = is_event
+
+    def move(self, site: Site) -> TraceStep:
+        """Return the same step at another location."""
+        return TraceStep(site, self.text, is_event=self.is_event)
 
 
 def describe_uncertainty(condition: str, *, traced: bool) -> str:
@@ -118,6 +126,11 @@ class Finding:
         return self.site.cell
 
     @property
+    def event_steps(self) -> list[TraceStep]:
+        """Steps of the trace that are events, on which the finding depends."""
+        return [step for step in self.trace if step.is_event]
+
+    @property
     def uncertainty(self) -> str:
         """Why the mistake may not occur, as text; "" for a certain finding."""
         return "" if self.certain else describe_uncertainty(self.condition, traced=bool(self.trace))
@@ -132,8 +145,12 @@ class Finding:
         """What the mistake does to training, as its rule declares it; "" for a finding without a label."""
         if self.label not in LABELS:
             return ""
-        rule, kind = LABELS[self.label]
-        return kind.effect or rule.effect
+        always, cases = LABELS[self.label][0].list_effects(self.label)
+        for case, effect in cases.items():
+            name, _, value = case.partition("=")
+            if self.names.get(name) == value:
+                return effect
+        return always
 
     def order(self) -> tuple[str, int, int, int, str]:
         """Return the sort key of findings: file, cell, line, column, code."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from .event_graph import Program
-from .events import Event, EventKind, ScalerStep, Unscale, Update, name_of_kind
+from .effect_values import find_effect_values
+from .event_graph import Graph, Program
+from .events import AutocastEnter, Event, EventKind, Save, ScalerStep, Unscale, Update, name_of_kind
+from .events.regions import describe_region
 from .finding import Finding, TraceStep
-from .frameworks import FRAMEWORKS
+from .frameworks import FRAMEWORKS, Framework
+from .region_search import find_region_before
 from .rule import Labels, Verdicts
 from .rules import ALONE, LABELS, WHOLE
 from .severities import ERROR, SEVERITIES
-from .sites import Site
+from .sites import Call, Site
+from .tracked_objects import TrackedObject
 
 DEFAULT_NAMES = {
     "scaler": "the scaler",
@@ -22,8 +26,10 @@ DEFAULT_NAMES = {
     "call": "this call",
     "tensor": "x",
     "window": "the step condition",
+    "counted": "in the window",
     "function": "this code",
-    "skip": "the program",
+    "skip": "a condition skips the step",
+    "output": "the output",
     "loop": "the loop that uses it",
 }
 
@@ -47,17 +53,81 @@ def program_violations(program: Program) -> Verdicts:
             yield from rule.program_checks[kind](program)
 
 
-def check_event(event: Event, program: Program) -> Iterator[Finding]:
-    """Yield the findings of the rules that check a single event."""
+def check_event(event: Event, program: Program, graph: Graph | None = None) -> Iterator[Finding]:
+    """Yield the findings of the rules that check a single event. ``graph`` is the graph of the event, if known."""
     for label, values in event_violations(event, program):
         yield make_finding(
             label,
             event.site,
             [event],
-            values,
-            (),
+            {**find_effect_values(label, [event], program), **values},
+            _trace_single_event(label, event, program, graph),
             certain=not (LABELS[label][1].certainty.missing_method or event.guessed),
         )
+
+
+def _trace_single_event(label: str, event: Event, program: Program, graph: Graph | None) -> tuple[TraceStep, ...]:
+    """Return what the message about a single event presupposes, and the event if a call leads to it."""
+    premises = trace_premises(label, [event], program, graph)
+    called = premises and event.site.caller is not None
+    own = TraceStep(event.site, describe_event(event), is_event=False)
+    return tuple(merge_steps(premises, [own] if called else []))
+
+
+def trace_premises(
+    label: str, events: Sequence[Event], program: Program, graph: Graph | None = None
+) -> list[TraceStep]:
+    """Return what the message of a violation presupposes: constructions, regions and casts, with their locations."""
+    context = LABELS[label][1].trace_context
+    steps = []
+    for event in events:
+        for scaler in _find_scalers(event, program) if not LABELS[label][1].any_precision else ():
+            steps += _trace_construction(scaler, program, shows_scaler=context.shows_scaler)
+        steps += [TraceStep(site, text, is_event=False) for site, text in event.premises]
+        region = find_region_before(graph, event) if context.region_before and graph is not None else None
+        if region is not None:
+            steps.append(TraceStep(region.site, describe_event(region), is_event=False))
+    return steps
+
+
+def merge_steps(premises: Sequence[TraceStep], steps: Sequence[TraceStep]) -> list[TraceStep]:
+    """Return a trace that begins with premises. A premise at the location of another step is left out."""
+    shown = {step.site.call_key for step in steps}
+    kept: dict[Call, TraceStep] = {}
+    for step in premises:
+        if step.site.call_key not in shown:
+            kept.setdefault(step.site.call_key, step)
+    return [*kept.values(), *steps]
+
+
+def _find_scalers(event: Event, program: Program) -> list[TrackedObject]:
+    """Return the scaler of an event, or the scalers of the optimizers that a checkpoint holds."""
+    if isinstance(event, Save):
+        named = [each for each in program.objects if {each.key, each.name} & {*event.scope_scalers}]
+    else:
+        named = [program.objects[event.subject]] if event.subject is not None else []
+    return [each for each in named if each.role == "scaler"]
+
+
+def _trace_construction(scaler: TrackedObject, program: Program, *, shows_scaler: bool) -> list[TraceStep]:
+    """Return the construction of a scaler or of a framework's engine as a list of at most one step of a trace."""
+    framework = FRAMEWORKS.get(scaler.attributes.framework or "")
+    if framework is not None:
+        sites = program.attributes.setup_sites
+        site = sites.get(scaler.key) or sites.get(scaler.attributes.framework or "")
+        return [TraceStep(site, _describe_setup(framework), is_event=False)] if site is not None else []
+    if shows_scaler and scaler.attributes.constructed and scaler.site is not None:
+        return [TraceStep(scaler.site, "the scaler is constructed", is_event=False)]
+    return []
+
+
+def _describe_setup(framework: Framework) -> str:
+    """Return the description of the construction of a framework's engine, with the precision in which it scales."""
+    precision = framework.engine.precision
+    values = " or ".join(f"`{value}`" for value in precision.scaled[:2])
+    if not precision.parameter or not values:
+        return f"{framework.title} is set up"
+    return f"{framework.title} is set up, and scales losses if `{precision.parameter}` is {values}"
 
 
 def describe_violation(event: Event, program: Program) -> str:
@@ -84,13 +154,17 @@ def make_finding(
     names.update(values)
     message, remedy = fill_message(kind.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or kind.severity or rule.severity
+    certain = certain and not kind.certainty.is_possible
+    if not certain and kind.certainty.assumption:
+        assumption = f"if {_fill_template(kind.certainty.assumption, names)}"
+        condition = f"{condition}, and {assumption}" if condition else assumption
     finding = Finding(
         rule.code,
         rule.name,
         severity,
         message,
         site,
-        certain=certain and not kind.certainty.is_possible,
+        certain=certain,
         condition=condition,
         trace=trace,
         label=label,
@@ -183,6 +257,8 @@ def _fill_template(template: str, names: Mapping[str, str]) -> str:
 
 def describe_event(event: Event) -> str:
     """Return the description of an event."""
+    if isinstance(event, AutocastEnter):
+        return describe_region(event.dtype) if event.enabled else "autocast is disabled"
     scaled = event.traits.scaled_description if event.subject is not None else ""
     return scaled or event.traits.description or name_of_kind(type(event))
 

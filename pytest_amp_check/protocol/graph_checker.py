@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from . import events as e
 from .checker import Here, Violation
-from .event_graph import Graph, Program
-from .events import Event, EventKind
+from .effect_values import find_effect_values
+from .event_graph import Graph, Predicate, Program
+from .events import Event
+from .fast_namedtuple import NamedTuple
 from .finding import Finding, TraceStep, merge_finding
 from .findings_builder import (
     adapt_to_framework,
@@ -15,10 +17,13 @@ from .findings_builder import (
     choose_location,
     describe_event,
     make_finding,
+    merge_steps,
     program_violations,
+    trace_premises,
 )
 from .graph_exploration import GraphExplorer
 from .graph_findings import (
+    describe_off_by_one,
     describe_trailing,
     find_clips_without_scaler,
     find_off_by_one,
@@ -28,6 +33,7 @@ from .graph_findings import (
 )
 from .guards import decided_guards
 from .live_predicates import compute_live_predicates
+from .region_search import find_region_before
 from .rules import LABELS
 from .sites import Site
 from .source_text import NegatedText
@@ -80,20 +86,29 @@ def _check_graphs(program: Program) -> Iterator[Found]:
 def _check_single_events(graph: Graph, program: Program) -> Iterator[Finding]:
     for node in graph.nodes:
         if node.event is not None:
-            yield from check_event(node.event, program)
+            yield from check_event(node.event, program, graph)
 
 
 def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
-        trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-        certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
         background = LABELS[label][1].trace_context.background_kinds
+        trace = tuple(
+            TraceStep(other.site, describe_event(other), is_event=not isinstance(other, background)) for other in others
+        )
+        certain = not (LABELS[label][1].certainty.always_possible or event.guessed)
         involved = [event, *(other for other in others if not isinstance(other, background))]
-        finding = make_finding(label, event.site, involved, values, trace, certain=certain)
-        for graph in program.graphs:
-            if any(node.event is event for node in graph.nodes):
-                yield finding, graph.entry_point
+        names = {**find_effect_values(label, involved, program), **values}
+        graphs = [graph for graph in program.graphs if any(node.event is event for node in graph.nodes)]
+        # An event under a condition is guessed to happen.
+        answers = _GraphChecker(graphs[0], program).list_guards(event) if event.guessed and graphs else []
+        conditions = [answer.to_step() for answer in answers]
+        premises = [*trace_premises(label, [event], program), *filter(None, conditions)]
+        trace = tuple(merge_steps(premises, trace))
+        condition = "" if certain else _describe_answers(answers)
+        finding = make_finding(label, event.site, involved, names, trace, certain=certain, condition=condition)
+        for graph in graphs:
+            yield finding, graph.entry_point
 
 
 def _report_budget_exceeded(program: Program) -> Iterator[Found]:
@@ -132,7 +147,7 @@ class _GraphChecker(GraphExplorer):
                 self.explore_widened()
         for test in find_off_by_one(self):
             if test.site is not None:
-                yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+                yield make_finding("window:off-by-one", test.site, [], describe_off_by_one(test), ())
         yield from find_running_divisors(self)
         yield from find_scalers_made_per_call(self)
         yield from find_clips_without_scaler(self)
@@ -210,38 +225,97 @@ class _GraphChecker(GraphExplorer):
         is_in_other_file = forward is not None and beside.path != cause.site.path
         site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_in_other_file)
         is_on_every_path = self._is_on_every_path(label, violation, involved)
-        condition = "" if is_on_every_path else self._describe_condition(here, cause, involved, kind.sparing_kinds)
+        answers = [] if is_on_every_path else self._find_deciding_answers(label, here, involved, path)
         certain = is_on_every_path and not self._is_doubtful(label, violation, (*involved, *path))
-        steps = [
-            TraceStep(event.site, describe_event(event))
-            for event in self.add_context(label, here, trace, cause, detected_at)
-        ]
+        context = self.add_context(label, here, trace, cause, detected_at)
+        steps = self._build_steps(label, context, answers)
+        condition = _describe_answers(answers)
+        if not (certain or condition or kind.certainty.assumption):
+            condition = self._describe_doubt(label, violation, (*involved, *path))
+            if violation in self.doubtful_violations and (site_of_escape := self._find_escape(here, violation.cause)):
+                text = "unanalyzed code gets the scaler or the optimizer"
+                steps.insert(0, TraceStep(site_of_escape, text, is_event=False))
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
         if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
             adapted = kind.label_in_window
         label = adapted
         if kind.trace_context.shows_window_end:
+            window = self._find_window(path)
+            values = {**({"window": window, "counted": f"that `{window}` counts"} if window else {}), **values}
             steps += self._describe_window_end(path)
         skip = self._find_skip(here, violation.cause) if kind.trace_context.shows_skip else None
         if skip is not None:
-            values = {**values, "skip": skip[0]}
+            values = {**values, "skip": f"`{skip[0]}` skips the step"}
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
+        elif kind.trace_context.shows_skip and answers:
+            values = {**values, "skip": answers[-1].text}
+        shown = [*names, *(event for _, event in context)]
+        values = {**find_effect_values(label, shown, self.program, self.graph, self.varying_predicates), **values}
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _build_steps(self, label: str, context: list[tuple[int, Event]], answers: list[_Answer]) -> list[TraceStep]:
+        """Return the steps of a trace: what the message presupposes, the events, and the deciding conditions.
+
+        The conditions stand where the path decides them. A condition of a location that an event shows is not repeated.
+        """
+        context = self._add_region(label, context)
+        shows_window = LABELS[label][1].trace_context.shows_window_end
+        describe = self._describe_window_step if shows_window else describe_event
+        # The end of a program has no line of its own.
+        placed = [
+            (distance, TraceStep(event.site, describe(event)))
+            for distance, event in context
+            if not isinstance(event, e.End)
+        ]
+        placed += [(answer.distance, step) for answer in answers if (step := answer.to_step()) is not None]
+        # The sort is stable, and an event at the end of an edge follows its condition.
+        placed.sort(key=lambda each: -each[0])
+        premises = trace_premises(label, [event for _, event in context], self.program, self.graph)
+        return merge_steps(premises, [step for _, step in placed])
+
+    def _add_region(self, label: str, context: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
+        """Return a trace with the region around its forward, if the forward of this path is in no region.
+
+        The region that makes the last event low is then on another path, and replaces the forward.
+        """
+        around = LABELS[label][1].trace_context.region_around
+        if around is None or any(isinstance(event, e.AutocastEnter) and event.enabled for _, event in context):
+            return context
+        region = find_region_before(self.graph, context[-1][1])
+        if region is None:
+            return context
+        # The path may enter the same region with a switch that disables it.
+        same = {event.site.call_key for _, event in context if isinstance(event, e.AutocastEnter)}
+        dropped = (e.AutocastEnter,) if region.site.call_key in same else (e.AutocastEnter, around)
+        kept = [(distance, event) for distance, event in context if not isinstance(event, dropped)]
+        return [(kept[0][0] + 1, region), *kept]
+
+    def _find_window(self, path: list[Event]) -> str:
+        """Return the source text of the condition of the window whose end steps the optimizer, "" if unknown."""
+        step = next((event for event in path if isinstance(event, (e.ScalerStep, e.Step))), None)
+        return next(filter(None, map(self._window_of, self._list_steps() if step is None else [step])), "")
+
+    def _window_of(self, step: Event) -> str:
+        """Return the source text of the condition that ends a window and guards a step, "" without one."""
+        ends = [self.graph.predicates[key] for key, _ in step.guards if key in self.window_predicates]
+        return str(ends[0].text) if ends else ""
+
+    def _list_steps(self) -> list[Event]:
+        events = [node.event for node in self.graph.nodes]
+        return [event for event in events if isinstance(event, (e.ScalerStep, e.Step))]
 
     def _describe_window_end(self, path: list[Event]) -> list[TraceStep]:
         """Return the first step under a window predicate as part of a trace, if the trace has no step."""
         if any(isinstance(event, (e.ScalerStep, e.Step)) for event in path):
             return []
-        for node in self.graph.nodes:
-            event = node.event
-            if isinstance(event, (e.ScalerStep, e.Step)):
-                ends = [self.graph.predicates[key] for key, _ in event.guards if key in self.window_predicates]
-                if ends and str(ends[0].text):
-                    return [
-                        TraceStep(event.site, f"{describe_event(event)} at the end of the window, by `{ends[0].text}`")
-                    ]
-        return []
+        step = next(filter(self._window_of, self._list_steps()), None)
+        return [] if step is None else [TraceStep(step.site, self._describe_window_step(step))]
+
+    def _describe_window_step(self, event: Event) -> str:
+        """Return the description of an event, with the condition of the window that a step ends."""
+        window = self._window_of(event) if isinstance(event, (e.ScalerStep, e.Step)) else ""
+        return f"{describe_event(event)} at the end of the window, by `{window}`" if window else describe_event(event)
 
     def _is_on_every_path(self, label: str, violation: Violation, involved: list[Event]) -> bool:
         """Return True if every path to the detecting event has the violation. Otherwise, a condition is reported."""
@@ -301,6 +375,38 @@ class _GraphChecker(GraphExplorer):
             or (bool(LABELS[label][1].certainty.missing_method) and may_be_called)
         )
 
+    def _describe_doubt(self, label: str, violation: Violation, events: tuple[Event, ...]) -> str:
+        """Return what must be true of code that the analysis does not know, "" if nothing is to be said.
+
+        The reasons are those of :meth:`_is_doubtful`.
+        """
+        guessed = next((event for event in events if event.guessed), None)
+        if (label, violation.cause, violation.detected_at) in self.doubtful_violations:
+            return "if unanalyzed code, which gets the objects, does not change these gradients"
+        if guessed is not None:
+            scaler = self.program.objects[guessed.subject] if guessed.subject is not None else None
+            if scaler is not None and scaler.attributes.is_copy:
+                return f"if `{scaler.name or 'the scaler'}` works as torch's GradScaler does"
+            if isinstance(guessed, e.Backward):
+                return "if the loop runs over the micro-batches of one step, as its names say"
+            named = str(guessed.names.get("call") or "")
+            return f"if `{named}` does what its name says" if named else "if names say what unanalyzed code does"
+        if self.graph.is_guessed:
+            return "if the objects have the classes that their methods suggest"
+        return "if the conditions on the way allow this path" if self.was_widened else ""
+
+    def _find_escape(self, here: Here, since: int) -> Site | None:
+        """Return the latest call on a path, since an event, that gives a scaler or an optimizer to unanalyzed code."""
+        for index in self.walk_back(here):
+            event = self.event_at(index)
+            if isinstance(event, e.Handoff) and any(
+                self.program.objects[key].role in ("scaler", "optimizer") for key in event.objects
+            ):
+                return event.site
+            if index == since and index != here[0]:
+                return None
+        return None
+
     def _waits_for_window(self, event: Event | None, cause: Event) -> bool:
         """Return True if an event waits for the end of a window, and its cause happens in every micro-batch."""
         ends = {key for key, _ in event.guards if key in self.window_predicates} if event is not None else set()
@@ -323,42 +429,127 @@ class _GraphChecker(GraphExplorer):
                 return skips
         return None
 
-    def _describe_condition(
-        self, here: Here, cause: Event, involved: list[Event], sparing_kinds: tuple[EventKind, ...]
-    ) -> str:
-        """Describe the predicates on the path that lead to the cause, or past an event that prevents the violation."""
+    def _find_deciding_answers(self, label: str, here: Here, involved: list[Event], path: list[Event]) -> list[_Answer]:
+        """Return the predicates on the path that lead to the cause, or past an event that prevents the violation.
+
+        If there are none, the predicates that lead to the other events of the trace decide.
+        The list has the two latest that have a source text, of the functions that lead to the events if possible.
+        """
         self.nodes_revisited += len(self.graph.nodes)
+        cause, sparing_kinds = involved[0], LABELS[label][1].sparing_kinds
         answers = self._find_answers(here)
+        also = self._guards_of_same_call(cause)
         about = {event.object for event in involved if event.object is not None}
         about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
         deciding_answers = [
             (key, truth)
             for key, truth in cause.guards
-            if answers.get(key) is truth and not self._is_required(key, truth)
+            if key in answers
+            and answers[key][0] is truth
+            and (key, not truth) not in also
+            and not self._is_required(key, truth)
+            and not (key in cause.alternative_guards and self._guards_all_gradients(key, truth))
         ]
         for node in self.graph.nodes:
             event = node.event
             if isinstance(event, sparing_kinds) and (not about or event.object in {None, *about}):
-                deciding_answers += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
-        words = []
+                deciding_answers += [
+                    (key, not truth) for key, truth in event.guards if key in answers and answers[key][0] is (not truth)
+                ]
+        if not deciding_answers:
+            deciding_answers = [
+                (key, truth)
+                for event in path
+                for key, truth in decided_guards(event)
+                if key in answers
+                and answers[key][0] is truth
+                and key not in self.window_predicates
+                and any((key, not truth) in other.guards for other in self._gradient_events())
+                and (key, not truth) not in self._guards_of_same_call(event)
+                and not self._is_required(key, truth)
+            ]
+        found = []
         for key, truth in dict.fromkeys(deciding_answers):
-            source, answer = self.graph.predicates[key].text, truth
-            if isinstance(source, NegatedText):
-                source, answer = source.operand, not truth
-            if text := str(source):
-                words.append(f"`{text}` is {'true' if answer else 'false'}")
-        return "when " + " and ".join(words[-2:]) if words else ""
+            if words := _describe_truth(self.graph.predicates[key], truth):
+                # The answer stands before the event to which its edge leads.
+                site = self.graph.predicates[key].find_site(cause.site)
+                found.append(_Answer(words, site, answers[key][1] + 1))
+        # Conditions of other code chose an object, such as the class of the optimizer.
+        functions = {(frame.path, frame.function) for event in involved for frame in event.site.list_frames()}
+        near = [each for each in found if each.site and (each.site.path, each.site.function) in functions]
+        return (near or found)[-2:]
 
-    def _find_answers(self, here: Here) -> dict[int, bool]:
-        """Return the latest truth of each predicate on a path."""
-        answers: dict[int, bool] = {}
-        edges, point = self.contract_edges(), here
+    def _guards_of_same_call(self, event: Event) -> set[tuple[int, bool]]:
+        """Return the guards of all events of the same call, as of a backward with and without loss scale."""
+        chain = event.site.call_chain()
+        events = (node.event for node in self.graph.nodes)
+        return {
+            guard
+            for other in events
+            if other is not None and type(other) is type(event) and other.site.call_chain() == chain
+            for guard in other.guards
+        }
+
+    def _gradient_events(self) -> list[Event]:
+        """Return all backwards, and all uses of gradients."""
+        kinds = (e.Backward, e.Unscale, e.Clip, e.ScalerStep, e.Step, e.Update, e.ZeroGrad)
+        return [node.event for node in self.graph.nodes if isinstance(node.event, kinds)]
+
+    def _guards_all_gradients(self, key: int, truth: bool) -> bool:
+        """Return True if a predicate guards all of them, as one of several reasons to stop the program before."""
+        return all((key, truth) in event.guards for event in self._gradient_events())
+
+    def list_guards(self, event: Event) -> list[_Answer]:
+        """Return the conditions under which an event happens, at most the two innermost."""
+        found = []
+        for key, truth in decided_guards(event):
+            words = _describe_truth(self.graph.predicates[key], truth)
+            if words and not self._is_required(key, truth):
+                found.append(_Answer(words, self.graph.predicates[key].find_site(event.site), 0))
+        return found[-2:]
+
+    def _find_answers(self, here: Here) -> dict[int, tuple[bool, int]]:
+        """Return the latest truth of each predicate on a path, with the distance of its decision to the end."""
+        answers: dict[int, tuple[bool, int]] = {}
+        changed: set[int] = set()
+        edges, point, distance = self.contract_edges(), here, 0
         while (before := self.predecessors[point]) is not None:
             taken_edges = [(key, truth) for target, key, truth in edges[before[0]] if target == point[0]]
             if len(taken_edges) == 1:
-                answers.setdefault(*taken_edges[0])
-            point = before
+                key, truth = taken_edges[0]
+                # The first decision stands in a trace, unless the predicate had another truth in between.
+                if answers.setdefault(key, (truth, distance))[0] is not truth:
+                    changed.add(key)
+                elif key not in changed:
+                    answers[key] = (truth, distance)
+            point, distance = before, distance + 1
         return answers
+
+
+class _Answer(NamedTuple):
+    """A predicate with its truth on a path: the text, the location, and the distance to the end of the path."""
+
+    text: str
+    site: Site | None
+    distance: int
+
+    def to_step(self) -> TraceStep | None:
+        """Return the predicate as a step of a trace, or None without a location."""
+        return TraceStep(self.site, self.text, is_event=False) if self.site is not None else None
+
+
+def _describe_truth(predicate: Predicate, truth: bool) -> str:
+    """Return a predicate with its truth as text, "" for a predicate without source text."""
+    source, answer = predicate.text, truth
+    if isinstance(source, NegatedText):
+        source, answer = source.operand, not truth
+    text = str(source)
+    return f"`{text}` is {'true' if answer else 'false'}" if text else ""
+
+
+def _describe_answers(answers: list[_Answer]) -> str:
+    """Return the condition of a finding, "" without one."""
+    return "when " + " and ".join(answer.text for answer in answers) if answers else ""
 
 
 def _are_test_calls(site: Site, other: Site) -> bool:

@@ -14,6 +14,7 @@ from .findings_builder import (
 )
 from .graph_summary import GraphSummary
 from .guards import decided_guards
+from .source_text import count_from_one
 
 
 def find_off_by_one(summary: GraphSummary) -> Iterator[Predicate]:
@@ -139,3 +140,9 @@ def describe_trailing(test: Predicate) -> dict[str, str]:
     left, iterations = test.trailing_microbatches
     number = f"the last {left} of" if left > 1 else "the last of"
     return {"window": str(test.text), "left": f"{number} {iterations} micro-batches"}
+
+
+def describe_off_by_one(test: Predicate) -> dict[str, str]:
+    """Return the values for a window predicate that is already true for the first micro-batch."""
+    window = str(test.text)
+    return {"window": window, "one_based": count_from_one(window)}

@@ -112,9 +112,11 @@ class Certainty:
       by default.
     - ``missing_method``: method of a scaler or optimizer that is never called. The violation is definite only for a
       local object.
+    - ``assumption``: what must be true of unknown values for a possible violation, as a template that follows "only
+      if". It stands where no condition on the path is known.
     """
 
-    __slots__ = ("always_possible", "is_possible", "is_proven", "missing_method")
+    __slots__ = ("always_possible", "assumption", "is_possible", "is_proven", "missing_method")
 
     def __init__(
         self,
@@ -123,7 +125,9 @@ class Certainty:
         always_possible: bool = False,
         is_proven: bool = False,
         missing_method: str = "",
+        assumption: str = "",
     ) -> None:
+        self.assumption = assumption
         self.is_possible = is_possible
         self.always_possible = always_possible
         self.is_proven = is_proven
@@ -144,19 +148,32 @@ class TraceContext:
     - ``region_around``: kind of event whose autocast region the trace shows.
     - ``shows_earlier``: the trace shows the latest event before the cause that has the kind and the subject of the
       detecting event.
+    - ``region_before``: the trace shows the region before the event that made its tensors low, if one fits.
+    - ``shows_scaler``: the trace shows where the scaler is constructed.
     - ``background_kinds``: kinds of events that a program check adds to the trace, and on which the violation does not
       depend.
     - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
     """
 
-    __slots__ = ("background_kinds", "begins_with", "region_around", "shows_earlier", "shows_skip", "shows_window_end")
+    __slots__ = (
+        "background_kinds",
+        "begins_with",
+        "region_around",
+        "region_before",
+        "shows_earlier",
+        "shows_scaler",
+        "shows_skip",
+        "shows_window_end",
+    )
 
     def __init__(
         self,
         *,
         begins_with: tuple[EventKind, ...] = (),
         region_around: EventKind | None = None,
+        region_before: bool = False,
+        shows_scaler: bool = False,
         shows_earlier: bool = False,
         shows_window_end: bool = False,
         shows_skip: bool = False,
@@ -164,6 +181,8 @@ class TraceContext:
     ) -> None:
         self.begins_with = begins_with
         self.region_around = region_around
+        self.region_before = region_before
+        self.shows_scaler = shows_scaler
         self.shows_earlier = shows_earlier
         self.shows_window_end = shows_window_end
         self.shows_skip = shows_skip
@@ -171,6 +190,7 @@ class TraceContext:
 
 
 _NO_CONTEXT = TraceContext()
+_NO_CASES: Mapping[str, str] = {}
 
 
 class ViolationKind:
@@ -178,7 +198,9 @@ class ViolationKind:
 
     - ``message``: message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
       The problem comes first, the remedy after the colon.
-    - ``effect``: effect on training instead of the rule's.
+    - ``effect``: effect on training instead of the rule's. A statement that holds for every program with the violation.
+    - ``effect_cases``: more precise effects. The key is a value of the finding, such as ``dtype=float16`` or
+      ``scaling=live``. The first case that holds replaces ``effect``.
     - ``severity``: severity instead of the rule's.
     - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
@@ -200,6 +222,7 @@ class ViolationKind:
         "cause",
         "certainty",
         "effect",
+        "effect_cases",
         "exemption",
         "in_next_iteration",
         "label_in_window",
@@ -217,6 +240,7 @@ class ViolationKind:
         severity: str = "",
         *,
         effect: str = "",
+        effect_cases: Mapping[str, str] = _NO_CASES,
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
         trace_context: TraceContext = _NO_CONTEXT,
@@ -230,6 +254,7 @@ class ViolationKind:
     ) -> None:
         self.message = message
         self.effect = effect
+        self.effect_cases = effect_cases
         self.severity = severity
         self.cause = cause
         self.trace_kinds = trace_kinds
@@ -267,6 +292,7 @@ class Rule:
     - ``summary``: one sentence for lists.
     - ``effect``: what the mistake does to training, one clause of at most 110 characters. A violation with another
       effect declares its own.
+    - ``effect_cases``: more precise effects by a value of the finding, for the violations without an own effect.
     - ``violations``: label -> :class:`ViolationKind`. Labels of the automaton (``clip@scaled``) or of the rule's own
       checks.
     - ``rationale``: why the mistake is wrong, a short paragraph in Markdown.
@@ -295,6 +321,7 @@ class Rule:
         "code",
         "detected_by",
         "effect",
+        "effect_cases",
         "event_checks",
         "fix_advice",
         "good_example",
@@ -319,6 +346,7 @@ class Rule:
         summary: str,
         *,
         effect: str,
+        effect_cases: Mapping[str, str] = _NO_CASES,
         violations: Mapping[str, ViolationKind],
         rationale: str,
         harm: str,
@@ -355,7 +383,10 @@ class Rule:
             raise ValueError(
                 f"rule {code}: severity {severity!r} or readers {detected_by!r} is not one of the known words"
             )
-        for said in (effect, *(kind.effect for kind in violations.values())):
+        said_by_violations = (
+            said for kind in violations.values() for said in (kind.effect, *kind.effect_cases.values())
+        )
+        for said in (effect, *effect_cases.values(), *said_by_violations):
             if len(said) > LONGEST_EFFECT:
                 raise ValueError(
                     f"rule {code}: the effect has {len(said)} characters, at most {LONGEST_EFFECT}: {said}"
@@ -369,6 +400,7 @@ class Rule:
         self.severity = severity
         self.summary = summary
         self.effect = effect
+        self.effect_cases = effect_cases
         self.violations = dict(violations)
         self.rationale = rationale
         self.harm = harm
@@ -384,6 +416,13 @@ class Rule:
         self.on_by_default = on_by_default
         self.applicability = applicability
         self.grouped_message = grouped_message
+
+    def list_effects(self, label: str) -> tuple[str, Mapping[str, str]]:
+        """Return the effect of a violation, and the more precise effects by a value of the finding."""
+        kind = self.violations[label]
+        if kind.effect:
+            return kind.effect, kind.effect_cases
+        return self.effect, kind.effect_cases or self.effect_cases
 
     def as_dict(self) -> dict[str, object]:
         """Return the rule as plain data for ``amp-check rules --output-format json``."""

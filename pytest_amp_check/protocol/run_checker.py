@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
+from .effect_values import find_effect_values
 from .effects import apply_event
 from .event_graph import Graph, Node, Program
 from .events import Event, EventKind
@@ -174,7 +175,8 @@ class RunChecker(Checker):
             if key not in self.event_findings:
                 traced = event.trace if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
                 trace = tuple(TraceStep(site, text) for site, text in traced)
-                self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, trace)
+                names = {**find_effect_values(label, [event], self.program), **values}
+                self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], names, trace)
 
     # Single events.
 
@@ -303,16 +305,17 @@ class RunChecker(Checker):
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
         site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause.only_reads))
-        steps = tuple(
-            TraceStep(x.site, describe_event(x)) for x in self.add_context(label, here, trace, event, partner)
-        )
+        context = self.add_context(label, here, trace, event, partner)
+        steps = tuple(TraceStep(x.site, describe_event(x)) for _, x in context)
         by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
         if not by and event.subject is not None:
             by = self.frameworks.get(event.subject, "")
         if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):
             return
         final_label, values = add_framework_advice(label, by)
-        self.path_findings[key] = make_finding(final_label, site, [*involved, *reversed(path)], values, steps)
+        names = [*involved, *reversed(path)]
+        values = {**find_effect_values(final_label, names, self.program), **values}
+        self.path_findings[key] = make_finding(final_label, site, names, values, steps)
 
     def _check_whole_run(self) -> Iterator[Finding]:
         """Yield findings of the rules that check a run as a whole."""
@@ -329,7 +332,8 @@ class RunChecker(Checker):
         )
         for label, event, values, others in program_violations(run_program):
             trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-            yield make_finding(label, self.find_own_site(event.site), [event, *others], values, trace)
+            names = {**find_effect_values(label, [event, *others], run_program), **values}
+            yield make_finding(label, self.find_own_site(event.site), [event, *others], names, trace)
 
 
 def _event_identity(event: Event) -> Identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 
 def find_access_path(node: ast.AST) -> str | None:
@@ -63,6 +64,16 @@ class NegatedText:
 
     def __str__(self) -> str:
         return f"not ({self.operand})"
+
+
+#: A counter whose remainder is compared with zero.
+_REMAINDER = re.compile(r"([\w.]+) % (.+) == 0")
+
+
+def count_from_one(window: str) -> str:
+    """Return the condition of a window that counts from zero, changed to count from one."""
+    found = _REMAINDER.fullmatch(window)
+    return f"({found[1]} + 1) % {found[2]} == 0" if found is not None else "(i + 1) % k == 0"
 
 
 def names_optimizer(path: str) -> bool:

@@ -143,6 +143,8 @@ class ModuleAttributes:
     read: bool | None = None
     #: Wrappers of the module, each with the predicates under which it wraps.
     wrappers: dict[str, frozenset[tuple[int, bool]]] = _NO_WRAPPERS
+    #: Location where a wrapper shards the module.
+    sharding_site: Site | None = None
     dtypes: ModuleDtypes = _USUAL_DTYPES
     training: ModuleTraining = _TRAINED
     shape: ModuleShape = _UNKNOWN_SHAPE

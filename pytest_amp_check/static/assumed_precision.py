@@ -34,6 +34,10 @@ _WORDS = re.compile(r"\w+")
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 
 
+#: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
+_OVERFLOWING = frozenset(("fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound"))
+
+
 def find_assumed_effects(
     module: Module, project: Project, known: Iterable[Finding], is_evident: Callable[[], bool]
 ) -> list[Finding]:
@@ -74,10 +78,21 @@ def find_assumed_effects(
         return []
     for finding in found.values():
         finding.certain = False
-        finding.condition = f"if the inputs are {dtype or 'in low precision'}"
+        finding.condition = _describe_assumption(finding, dtype, in_region=in_region)
         if not dtype:
             finding.severity = INFO
     return list(found.values())
+
+
+def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> str:
+    """Return the assumption under which a finding holds: whose inputs have which dtype, and what makes them low."""
+    function = finding.site.function
+    whose = f"the inputs of `{function}`" if function else "the inputs"
+    overflows = finding.label in _OVERFLOWING
+    is_low = dtype or ("float16" if overflows else "float16 or bfloat16")
+    if dtype:
+        return f"if {whose} are {is_low}"
+    return f"if {whose} are {is_low}, as {'under autocast' if in_region else 'in a model that is cast'}"
 
 
 def _functions_around(module: Module, lines: list[int]) -> set[Function]:

@@ -107,9 +107,10 @@ def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | No
     The location is the call that leads to the mistake; otherwise the nearest event before or after the mistake.
     """
     blamed = finding.site.location_text
-    trace_places = [step.site.location_text for step in finding.trace]
+    steps = finding.event_steps
+    trace_places = [step.site.location_text for step in steps]
     cause_index = trace_places.index(blamed) if blamed in trace_places else len(trace_places)
-    events = [*reversed(finding.trace[:cause_index]), *finding.trace[cause_index:]]
+    events = [*reversed(steps[:cause_index]), *steps[cause_index:]]
     sites = [
         *reversed(finding.site.list_frames()),
         *(site for step in events for site in reversed(step.site.list_frames())),

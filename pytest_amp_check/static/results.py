@@ -111,7 +111,7 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
         return [rename(location.path), *span, location.function, caller, location.cell]
 
     def encode_finding(found: Finding) -> list[Any]:
-        trace = [[encode_site(step.site), step.text] for step in found.trace]
+        trace = [[encode_site(step.site), step.text, step.is_event] for step in found.trace]
         entries = [
             [rename(path), line, [*map(encode_call, sorted(calls))]]
             for (path, line), calls in sorted(found.entries.items())
@@ -164,7 +164,10 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
         code, severity, message, certain, condition, encoded_site, trace, entries, label, names, remedy = found
         if severity not in SEVERITIES or label not in labels:
             raise ValueError(severity, label)
-        steps = tuple(TraceStep(decode_site(encoded), parse_text(said)) for encoded, said in trace)
+        steps = tuple(
+            TraceStep(decode_site(encoded), parse_text(said), is_event=parse_bool(is_event))
+            for encoded, said, is_event in trace
+        )
         made = Finding(
             code,
             RULES[code].name,

@@ -32,7 +32,7 @@ class TurnedOffCode(NamedTuple):
     ) -> Iterator[Finding]:
         """Yield the findings with an event in these lines, as findings of all entry points that reach the functions."""
         for finding in findings:
-            sites = [finding.site, *(step.site for step in finding.trace)]
+            sites = [finding.site, *(step.site for step in finding.event_steps)]
             if any(site.path == path and first <= site.line <= last for site in sites for first, last in self.lines):
                 own = finding.entries
                 for function, calls in list(own.items()):

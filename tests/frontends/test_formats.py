@@ -109,7 +109,7 @@ def test_full_says_on_which_paths_it_holds_and_from_where_a_helper_was_called() 
     assert "\n  possible: it depends on values that the code does not show\n" in full(finding(certain=False))
     shown = full(finding(certain=False, trace=(step,)))
     assert shown.count("paths") == 1
-    assert "\n  trace, on some paths, such as this one:\n    1. " in shown
+    assert "\n  trace of one path with the mistake:\n    1. " in shown
     assert "paths" not in full(finding())
 
 

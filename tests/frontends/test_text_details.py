@@ -275,7 +275,7 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
         ("", False, "  possible: it depends on values that the code does not show\n"),
         ("if the inputs are in low precision", False, "  only if the inputs are in low precision\n"),
         ("when use_amp is true", False, "  only on some paths, when use_amp is true\n"),
-        ("", True, "  trace, on some paths, such as this one:\n"),
+        ("", True, "  trace of one path with the mistake:\n"),
     ],
 )
 def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witness: bool, lead: str) -> None:

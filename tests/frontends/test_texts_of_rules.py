@@ -1,13 +1,15 @@
 """The texts of all rules, compared with a file that reads from top to bottom and is written by hand.
 
 Each block of the file is one rule: code and name, the summary, the effect on training, then each message after its
-label, with its own effect if it has one. A message for several places of a file comes first, after ``grouped``.
+label, with its own effect if it has one. A more precise effect follows the value of the finding that chooses it. The
+assumption of a possible violation begins with "only if". A message for several places of a file comes first, after
+``grouped``.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pytest_amp_check import check_source
@@ -33,6 +35,7 @@ def list_lines(rule: Rule) -> Iterator[str]:
     yield f"{rule.code} {rule.name}"
     yield from _wrap(rule.summary, 0)
     yield from _wrap(f"effect: {rule.effect}", 0)
+    yield from _list_cases(rule.effect_cases, 0)
     if rule.grouped_message:
         yield "  grouped"
         yield from _wrap(rule.grouped_message, 6)
@@ -41,6 +44,15 @@ def list_lines(rule: Rule) -> Iterator[str]:
         yield from _wrap(kind.message, 6)
         if kind.effect:
             yield from _wrap(f"effect: {kind.effect}", 6)
+        yield from _list_cases(kind.effect_cases, 6)
+        if kind.certainty.assumption:
+            yield from _wrap(f"only if {kind.certainty.assumption}", 6)
+
+
+def _list_cases(cases: Mapping[str, str], indent: int) -> Iterator[str]:
+    """Yield the lines of the effects that a value of the finding chooses."""
+    for case, effect in cases.items():
+        yield from _wrap(f"effect with {case}: {effect}", indent)
 
 
 def test_each_rule_shows_its_name_its_summary_and_its_messages() -> None:

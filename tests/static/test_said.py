@@ -108,7 +108,7 @@ def test_what_skips_the_step_is_named(name: str) -> None:
 def test_a_step_under_a_test_is_skipped_by_the_program() -> None:
     unscaled = "scaler.unscale_(optimizer)\nnorm = clip_grad_norm_(model.parameters(), 1.0)\n"
     found = only(FED, unscaled, "if norm < 100:\n" + indent(STEP, "    "))
-    assert found.message.endswith("call `scaler.update()` also where the program skips the step")
+    assert found.message.endswith("call `scaler.update()` also where `norm < 100` is false")
     assert found.condition == "when `norm < 100` is false"
 
 
@@ -250,7 +250,9 @@ def resume(model, optimizer):
 
 #: Calls with arguments of unexpected effect, and the complete messages.
 ARGUMENTS = {
-    "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass "cuda" or "cpu" first'),
+    "torch.autocast()": (
+        '`torch.autocast` has no device type, which torch requires: pass `"cuda"` (or `"cpu"`) as the first argument'
+    ),
     'torch.autocast(torch.device("cuda"))': (
         "`torch.autocast` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
     ),
@@ -512,11 +514,12 @@ class Job:
         for step, batch in enumerate(self.loader):
             with torch.autocast("cuda", enabled=self.amp):
                 self.loss, self.parts = self.model(batch)
-            self.scaler.scale(self.loss).backward()
-            if (step + 1) % 4 == 0:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-                self.optimizer.zero_grad()
+            if self.amp:
+                self.scaler.scale(self.loss).backward()
+            else:
+                self.loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
 """
-    (found,) = [finding for finding in check_source(source, "job.py") if finding.code == "AMP301"]
-    assert found.condition == "when `self.amp` is false"
+    (found,) = [finding for finding in check_source(source, "job.py") if finding.code == "AMP204"]
+    assert found.condition == "when `self.amp` is true"

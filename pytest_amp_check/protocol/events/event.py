@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..fast_namedtuple import NamedTuple
-from ..sites import Site
+from ..sites import Site, TraceFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Event(_Declared, kw_only=False):
     loops: tuple[int, ...] | None = None
     #: The event rests on a guess, so a violation with the event is only possible.
     guessed: bool = False
+    #: Locations that a message about the event presupposes, as the region or the cast that made a tensor low.
+    premises: TraceFacts = ()
 
     def __init__(
         self,

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     Names = Mapping[str, object]
 
 
+def describe_region(dtype: str) -> str:
+    """Return the description of the entry of a region in a trace."""
+    if dtype in ("float16", "bfloat16", "float32"):
+        return f"autocast in {dtype} is entered"
+    return "autocast is entered, with a dtype that is chosen elsewhere" if dtype == "?" else "autocast is entered"
+
+
 # The kinds.
 
 

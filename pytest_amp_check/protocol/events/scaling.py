@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ScalerNew(Event):
     """A scaler is constructed."""
 
-    traits = KindTraits(predicate_worth=SELDOM, description="the scaler is constructed")
+    traits = KindTraits(predicate_worth=SELDOM, description="the scaler is constructed", has_loops=True)
 
     #: Values bound to the signature.
     arguments: Names = NO_NAMES

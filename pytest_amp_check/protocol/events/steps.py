@@ -34,6 +34,8 @@ class ScalerStep(Event):
 
     #: A closure is passed.
     closure: bool = False
+    #: The closure is passed by name, for which an enabled scaler raises.
+    has_named_closure: bool = False
     #: Step of this framework, including update, "" if there may be none. None for a step of the program.
     framework: str | None = None
     #: The step unscales the gradients if they are not.

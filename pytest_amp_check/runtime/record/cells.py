@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from ...protocol.finding import Finding, TraceStep
+from ...protocol.finding import Finding
 from ...protocol.sites import Site
 
 #: Path of a notebook that runs in IPython, which does not know the file.
@@ -76,7 +76,7 @@ def locate_site(site: Site) -> Site:
 def locate_finding(finding: Finding) -> Finding:
     """Return a finding with all locations as users know them."""
     site = locate_site(finding.site)
-    trace = tuple(TraceStep(locate_site(step.site), step.text) for step in finding.trace)
+    trace = tuple(step.move(locate_site(step.site)) for step in finding.trace)
     if site is finding.site and all(new.site is old.site for new, old in zip(trace, finding.trace, strict=True)):
         return finding
     located = copy.copy(finding)

@@ -45,7 +45,7 @@ class Registry:
         tracked = self.optimizers.get(id(optimizer))
         if tracked is not None and tracked.optimizer() is optimizer:
             return tracked
-        tracked_object = self._new_tracked_object("optimizer", constructed=True)
+        tracked_object = self._new_tracked_object("optimizer", constructed=True, callable=type(optimizer).__name__)
         tracked = self.optimizers[id(optimizer)] = TrackedOptimizer(optimizer, tracked_object)
         tracked.optimizer = weakref.ref(optimizer, self._on_death(id(optimizer), tracked_object))
         self._register_params(tracked)

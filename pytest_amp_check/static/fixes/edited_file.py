@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from ...protocol.finding import Finding, TraceStep
+from ...protocol.finding import Finding
 from ...protocol.fix import UNSAFE, Edit, Fix
 from ...protocol.sites import Site
 from ..project.project_context import ProjectContext
@@ -125,8 +125,8 @@ class _Program:
             return None
         inner = copy(finding)
         inner.site = site
-        steps = [(self._site_in_program(step.site), step.text) for step in finding.trace]
-        inner.trace = tuple(TraceStep(at, text) for at, text in steps if at is not None)
+        moved = [(self._site_in_program(step.site), step) for step in finding.trace]
+        inner.trace = tuple(step.move(at) for at, step in moved if at is not None)
         return inner
 
     def _site_in_program(self, site: Site) -> Site | None:

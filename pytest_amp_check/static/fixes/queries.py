@@ -25,14 +25,15 @@ Guards = list[tuple[ast.AST, str]]
 
 def require_local(layout: ProgramLayout, finding: Finding) -> None:
     """Raise NotFixable if the events of a finding are in several functions. Such a finding needs a human decision."""
-    require(finding.certain or finding.trace)
-    places = {(site.path, site.function, site.cell) for site in [finding.site, *(s.site for s in finding.trace)]}
+    steps = finding.event_steps
+    require(finding.certain or steps)
+    places = {(site.path, site.function, site.cell) for site in [finding.site, *(step.site for step in steps)]}
     require(len(places) == 1)
 
 
 def find_trace_calls(layout: ProgramLayout, finding: Finding) -> Iterator[ast.Call]:
     """Yield the calls in the trace of a finding."""
-    for step in finding.trace:
+    for step in finding.event_steps:
         try:
             call = layout.find_expression(step.site, ast.Call)
         except NotFixable:

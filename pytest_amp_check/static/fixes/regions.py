@@ -85,7 +85,7 @@ def leave_region(layout: ProgramLayout, finding: Finding) -> Mended:
         raise NotFixable
     require(layout.scope_of(region) is layout.scope_of(call))
     entered = layout.span_of(require_only(region.items).context_expr)[:2]
-    require(any((step.site.line, step.site.column) == entered for step in finding.trace))
+    require(any((step.site.line, step.site.column) == entered for step in finding.event_steps))
     moved = _find_trailing(layout, region, call)
     top, last = layout.first_line_of(moved[0]), moved[-1].end_lineno or 0
     inner, outer = layout.indent_of(moved[0]), layout.indent_of(region)

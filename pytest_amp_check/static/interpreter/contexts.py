@@ -330,6 +330,7 @@ def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None
     region.loop_keys = tuple(loop.key for loop in interp.state.loops)
     region.site = interp.site_of(node)
     region.source_text = expression_text(node)
+    interp.latest_region = region
 
 
 def without_unrelated(interp: Interpreter, context: Value, written: ast.expr) -> Value:

@@ -28,7 +28,7 @@ from .conditions import (
     mentions_key,
     reduce_formula,
 )
-from .state import AbstractState, GraphBuilder
+from .state import AbstractState, GraphBuilder, OpenRegion
 from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
 from .values.value import EMPTY, UnknownValue, Value
 from .visited_calls import VisitedCalls
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 MAX_PREDICATES = 24
 #: Different predicates in a long formula that is rewritten without repeated predicates.
 MAX_REDUCED_PREDICATES = 8
+#: Locations of a predicate beside the first that are kept for traces. More would cost memory in long functions.
+MAX_PREDICATE_SITES = 7
 
 
 class ContextHandler:
@@ -211,6 +213,8 @@ class Interpreter:
         self.unpacked_arguments: set[ast.Starred] = set()
         #: Events without a node in the current graph, by location and kind. They join the graph when it is complete.
         self.detached_events: dict[tuple[object, ...], Event] = {}
+        #: The autocast region that was entered last, open or not, for traces.
+        self.latest_region: OpenRegion | None = None
         #: Dtype that inputs are assumed to have, or "": inputs of a model in this dtype, or values in a region of this
         #: dtype.
         self.assumed_dtype = ""
@@ -483,8 +487,18 @@ class Interpreter:
     ) -> Predicate:
         known = self.predicates.find_predicate(question)
         if known is not None:
+            if node is not None and len(known.other_sites) < MAX_PREDICATE_SITES:
+                self._note_site(known, node)
             return known
         return self.predicates.predicate_for(question, text, self.site_of(node) if node is not None else None, loops)
+
+    def _note_site(self, predicate: Predicate, node: ast.AST) -> None:
+        """Record a further location that asks the question of a predicate, for traces."""
+        line, frame = getattr(node, "lineno", 1), self.state.frame
+        for site in (predicate.site, *predicate.other_sites):
+            if site is not None and (site.line, site.function, site.path) == (line, frame.name, frame.module.path):
+                return
+        predicate.other_sites = (*predicate.other_sites, self.site_of(node))
 
     def predicate_formula(
         self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None

@@ -18,7 +18,7 @@ from ..interpreter.values.objects import FrameworkEngine, ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import take_state
-from .frameworks import optimizer_keys_in, set_framework
+from .frameworks import note_setup, optimizer_keys_in, set_framework
 from .losses import as_loss
 
 
@@ -59,6 +59,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     models, optimizers = bound.get("models"), bound.get("optimizers")
     if models is None:
         return interp.fresh_unknown(node)
+    note_setup(interp, frameworks.APEX, node)
     interp.program.attributes.has_fixed_apex_scale |= _has_fixed_scale(bound)
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
@@ -112,6 +113,8 @@ def _note_copied_params(interp: Interpreter, params: Value | None, norm: Unknown
         for event in norm.gradient_reads:
             if isinstance(event, e.Clip):
                 event.copies = copied[0]
+                site = interp.program.attributes.setup_sites.get(frameworks.APEX)
+                event.premises = () if site is None else ((site, f"apex is set up with opt_level {copied[0]}"),)
 
 
 def register(handlers: HandlerTable) -> None:

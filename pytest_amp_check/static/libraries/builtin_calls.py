@@ -22,7 +22,7 @@ from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.source_text import expression_text, names_in
+from ..interpreter.source_text import expression_text, names_in, short_text_or
 from ..interpreter.tensors import compute_tensor
 from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
@@ -462,7 +462,7 @@ def register(handlers: HandlerTable) -> None:
         ),
         "float": _call_float,
         "bool": lambda interp, args, keywords, node: ConditionValue(
-            truth_of(interp, args[0] if args else NONE, node=node)
+            truth_of(interp, args[0] if args else NONE, short_text_or(first_argument(node) or node), node)
         ),
         "isinstance": _call_isinstance,
         "getattr": _call_getattr,

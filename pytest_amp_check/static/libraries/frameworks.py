@@ -115,6 +115,7 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
             make_unknown_steps(interp, tracked_object) if hidden else _DEFAULT_STEPS
         )
     set_framework(tracked_object, framework, doubt)
+    note_setup(interp, framework, node, tracked_object)
     made = FrameworkEngine(framework, tracked_object, enabled, None, given, steps, bound.get("optimizer"))
     interp.graph_data(EngineTable)[tracked_object.key] = made
     return made
@@ -153,6 +154,14 @@ def _check_accumulation_option(
 
 def set_framework(tracked_object: TrackedObject, framework: str, doubt: str) -> None:
     tracked_object.attributes.framework, tracked_object.attributes.doubt = framework, doubt
+
+
+def note_setup(interp: Interpreter, framework: str, node: ast.AST, engine: TrackedObject | None = None) -> None:
+    """Record the location where the engine of a framework is set up, for traces."""
+    sites, site = interp.program.attributes.setup_sites, interp.site_of(node)
+    sites.setdefault(framework, site)
+    if engine is not None:
+        sites[engine.key] = site
 
 
 def make_unknown_steps(interp: Interpreter, tracked_object: TrackedObject) -> UnknownValue:

@@ -13,7 +13,7 @@ from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
-from ..interpreter.source_text import expression_text
+from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
@@ -309,13 +309,19 @@ def emit_clip(
         nonfinite_error=strict and not interp.state.try_depth,
         measures_only=_is_infinite(limit),
         guessed=guessed,
-        names={"call": expression_text(node)},
+        names={"call": expression_text(node), "module": _clipped_module_text(node)},
     )
     if clipping is not None:
         norm.gradient_reads = (clipping,)
     for listener in interp.handlers.clip_listeners:
         listener(interp, params, norm)
     return norm
+
+
+def _clipped_module_text(node: ast.AST) -> object:
+    """Return the source text of the module in ``clip_grad_norm_(module.parameters(), ...)``, "" for other arguments."""
+    params = first_argument(node)
+    return receiver_text(params) if last_name(callee_of(params)) == "parameters" and params is not None else ""
 
 
 def emit_hook_clip(interp: Interpreter, name: str, node: ast.AST) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
+from ...protocol.events.regions import describe_region
 from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
@@ -106,7 +107,11 @@ def compute_loss(
         function=kind or None,
         low_precision="" if promotes else _find_low_input(interp, args, kind),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
-        names={"call": expression_text(node), "loss": first_argument_text(node)},
+        names={
+            "call": expression_text(node),
+            "loss": first_argument_text(node),
+            "output": first_argument_text(node),
+        },
     )
     if event is not None and interp.state.forward_depth:
         _emit_in_forward(interp, event)
@@ -429,7 +434,10 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
     eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
-    interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    event = interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    region = interp.state.open_regions[-1] if interp.state.open_regions else None
+    if event is not None and region is not None and region.site is not None and region.enabled is not False:
+        event.premises = ((region.site, describe_region(region.dtype)),)
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:

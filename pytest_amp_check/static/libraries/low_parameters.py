@@ -15,6 +15,7 @@ from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.definitions import Args, ExternalName, Keywords
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import first_or_named, tracked_object_of
+from .dtype_choices import trace_dtype_choice
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
 #: Methods that cast, with the target dtype, or "" if the dtype is an argument.
@@ -54,7 +55,8 @@ def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: 
     """Emit the construction of a module with parameters of a low dtype."""
     set_low(interp, tracked_object, dtype)
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
-    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, created=True, names=names)
+    premises = trace_dtype_choice(interp, node)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, created=True, names=names, premises=premises)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):

@@ -55,6 +55,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import take_state
+from .dtype_choices import trace_dtype_choice
 from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_averaged_elsewhere, note_requires_grad
 from .losses import find_owners
 from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
@@ -380,7 +381,8 @@ def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, no
 
 def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_text(node), "call": expression_text(node)}
-    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, names=names)
+    premises = trace_dtype_choice(interp, node) if dtype != "float32" else ()
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, names=names, premises=premises)
 
 
 def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
@@ -427,6 +429,8 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
         inner = ObjectRef(tracked_object)
     if tracked_object is not None:
         mark_wrapped(interp, tracked_object, entry, args, keywords)
+        if str(entry.attributes.get("wraps")).startswith("fsdp"):
+            tracked_object.attributes.sharding_site = interp.site_of(node)
     if tracked_object is not None and entry.role == torch_api.COMPILE:
         tracked_object.attributes.compiled = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):

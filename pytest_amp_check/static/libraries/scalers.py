@@ -154,6 +154,7 @@ def _call_enabled_scaler(
                     key,
                     optimizer,
                     closure=closure,
+                    has_named_closure=closure and "closure" in keywords,
                     unsynchronised=unsynchronized_reason,
                     names=names,
                 )

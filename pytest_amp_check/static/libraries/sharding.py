@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...protocol import torch_api
+from ...protocol.sites import TraceFacts
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values.gradients import ParamsValue
@@ -51,9 +52,19 @@ def _is_known_unsharded(interp: Interpreter, guards: frozenset[tuple[int, bool]]
 
 def is_local_norm(interp: Interpreter, params: Value | None) -> bool:
     """Return True if the norm of the parameters covers the local shard only."""
+    return has_local_shards(interp, _modules_of(params), partial(_clips_sharded_module, interp))
+
+
+def trace_sharding(interp: Interpreter, params: Value | None) -> TraceFacts:
+    """Return where the module of some parameters is sharded, for a trace."""
+    keys = interp.program.with_submodules(_modules_of(params))
+    sites = [interp.program.objects[key].attributes.sharding_site for key in sorted(keys)]
+    return tuple((site, "the model is sharded") for site in sites if site is not None)[:1]
+
+
+def _modules_of(params: Value | None) -> frozenset[int]:
     parts = [part for part in (params, *items_of(params)) if isinstance(part, ParamsValue)]
-    modules: frozenset[int] = frozenset().union(*(part.modules or () for part in parts))
-    return has_local_shards(interp, modules, partial(_clips_sharded_module, interp))
+    return frozenset().union(*(part.modules or () for part in parts))
 
 
 def _clips_sharded_module(interp: Interpreter) -> bool:

@@ -75,7 +75,7 @@ from .losses import (
 )
 from .modules import make_torch_module
 from .optimizers import note_given_parameters
-from .sharding import is_local_norm
+from .sharding import is_local_norm, trace_sharding
 from .syntax_queries import first_argument_text
 
 #: Module prefixes of functions that neither step nor change the arguments.
@@ -331,7 +331,7 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
     if entry.attributes.get("norm") and is_local_norm(interp, params):
         for event in norm.gradient_reads:
             if isinstance(event, e.Clip):
-                event.local = True
+                event.local, event.premises = True, trace_sharding(interp, params)
     return norm
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ...protocol.finding import Finding, TraceStep
+from ...protocol.finding import Finding
 from ...protocol.sites import Site
 from .newer_syntax import Rejection, explain_rejection
 
@@ -38,7 +38,7 @@ class Block:
         moved: dict[int, Site] = {}
         for finding in findings:
             finding.site = self._move_site(finding.site, path, moved)
-            finding.trace = tuple(TraceStep(self._move_site(s.site, path, moved), s.text) for s in finding.trace)
+            finding.trace = tuple(step.move(self._move_site(step.site, path, moved)) for step in finding.trace)
         return findings
 
     def _move_site(self, site: Site, path: str, moved: dict[int, Site]) -> Site:

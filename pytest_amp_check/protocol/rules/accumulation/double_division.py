@@ -17,7 +17,7 @@ RULE = Rule(
     "double-division",
     ERROR,
     "The loss is divided by the number of micro-batches although the framework divides it too.",
-    effect="gradients are k times too small for k micro-batches: SGD learns at a k-th of its rate; no error",
+    effect="gradients are k times too small for k micro-batches: with SGD a k-th of the learning rate; no error",
     detected_by=STATIC,
     event_checks={DividedTwice: _check_divided_twice},
     prescan_words=(
@@ -33,7 +33,7 @@ RULE = Rule(
         "loss:divided-twice-by-name": ViolationKind(
             "The loss is divided by `{divisor}`, and {framework} divides it by its own number of micro-batches {way}: "
             "remove this division if both numbers are the same",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="both numbers of micro-batches are the same"),
         ),
     },
     rationale="""\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Event, Undivided
 from ...fix import UNSAFE
-from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
+from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, TraceContext, ViolationKind
 
 
 def _is_division_vague(event: Event | None) -> bool:
@@ -21,34 +21,49 @@ RULE = Rule(
     "missing-accumulation-division",
     WARNING,
     "The losses of an accumulation window are summed, not averaged.",
-    effect="gradients are k times too large for k micro-batches, like a k-fold learning rate; Adam hides most of it",
+    effect="gradients are k times too large for k micro-batches: with SGD a k-fold learning rate, with Adam little",
+    effect_cases={
+        "optimizer_class=sgd": (
+            "gradients are k times too large for k micro-batches, which acts as a k-fold learning rate; no error"
+        ),
+        "optimizer_class=adam": (
+            "gradients are k times too large for k micro-batches; Adam evens it out, but clipping and logs are off"
+        ),
+    },
     detected_by=STATIC,
     applicability=UNSAFE,
     event_checks={Undivided: _check_undivided},
     prescan_words=(".step( backward(", "loss of a Trainer"),
     violations={
         "loss:ignores-window": ViolationKind(
-            "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the model takes "
-            "loss arguments: divide it, or set `self.model_accepts_loss_kwargs = False` in the constructor",
+            "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the "
+            "model takes loss arguments: divide it by `self.args.gradient_accumulation_steps`, or set "
+            "`self.model_accepts_loss_kwargs = False` in the constructor",
             any_precision=True,
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(
+                is_possible=True,
+                assumption="the model takes loss arguments, and `gradient_accumulation_steps` is above 1",
+            ),
         ),
         "step@undivided": ViolationKind(
-            "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
-            "divide it by their number before backward",
+            "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: divide "
+            "it before backward by the number of micro-batches {counted}",
             cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
             trace_kinds=(Backward,),
             in_next_iteration=True,
             exemption="divided-elsewhere",
             any_precision=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
         "step@undivided-vague": ViolationKind(
-            "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an accumulation window: if "
-            "it is a mean, divide it by their number before backward",
+            "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an "
+            "accumulation window: if it is a mean, divide it before backward by the number of "
+            "micro-batches {counted}",
             INFO,
             cause=Cause(Backward, concerns_loss=True),
             trace_kinds=(Backward,),
             in_next_iteration=True,
+            trace_context=TraceContext(shows_window_end=True),
         ),
     },
     rationale="""\

@@ -17,7 +17,13 @@ RULE = Rule(
     "unscale-or-update-in-window",
     ERROR,
     "unscale_() or update() runs before the accumulation window is complete.",
-    effect="the update is up to 65536 times too large, or torch raises at the second unscale_ of the window",
+    effect="scaled gradients count as unscaled, so the step is up to 65536 times too large; no error",
+    effect_cases={
+        "repeats=always": "torch raises RuntimeError at the unscale_ of the second micro-batch, which ends the run",
+        "repeats=updated": (
+            "earlier micro-batches are divided again and again, so only the last one of a window counts; no error"
+        ),
+    },
     applicability=SAFE,
     prescan_words=(".step( backward(",),
     violations={
@@ -31,7 +37,7 @@ RULE = Rule(
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
             "unscaled ones: {advice}",
-            effect="the update is up to 65536 times too large; no error",
+            effect="scaled gradients count as unscaled, so the step is up to 65536 times too large; no error",
             certainty=Certainty(is_possible=True),
         ),
         # The same message if no known condition delays the step.
@@ -41,9 +47,11 @@ RULE = Rule(
             trace_kinds=(Unscale, Backward),
         ),
         "update@window": ViolationKind(
-            "`{scaler}.update()` runs before the accumulation window is complete: "
-            "call it once, after `{scaler}.step()`",
-            effect="micro-batches count with different weights, or torch raises AssertionError",
+            "`{scaler}.update()` runs before the accumulation window is complete: call it once, after "
+            "`{scaler}.step({optimizer})`",
+            effect=(
+                "torch raises AssertionError (No inf checks were recorded) at the first micro-batch, which ends the run"
+            ),
             trace_kinds=(Backward,),
             exemption="serves-another",
             trace_context=TraceContext(shows_window_end=True),

@@ -6,6 +6,7 @@ from ...event_graph import Program
 from ...events import Backward, Clip, Window
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
+from ...source_text import count_from_one
 
 _LABELS = {
     "zero": "zero@window",
@@ -16,7 +17,9 @@ _LABELS = {
 
 
 def _check_window_boundary(event: Window, program: Program) -> Labels:
-    yield _LABELS[event.how], {}
+    label = _LABELS[event.how]
+    window = str(event.names.get("window", ""))
+    yield label, {"one_based": count_from_one(window)} if label == "window:off-by-one" else {}
 
 
 RULE = Rule(
@@ -30,8 +33,8 @@ RULE = Rule(
     prescan_words=(".step( backward(",),
     violations={
         "zero@window": ViolationKind(
-            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
-            "counts: clear them once, after the step",
+            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last "
+            "micro-batch counts: clear them only after the step, where `{window}` is true",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("step@discarded",)),
@@ -46,11 +49,11 @@ RULE = Rule(
             trace_kinds=(Backward,),
             in_next_iteration=True,
             any_precision=True,
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="the loop is meant to accumulate gradients"),
         ),
         "clip@window": ViolationKind(
-            "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
-            "clipped again: clip once, under the condition of the step",
+            "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier "
+            "micro-batches are clipped again: clip only before the step, where `{window}` is true",
             WARNING,
             effect="whenever the norm exceeds the limit, early micro-batches count less than late ones; no error",
             cause=Cause(Clip),
@@ -61,8 +64,8 @@ RULE = Rule(
             trace_context=TraceContext(shows_window_end=True),
         ),
         "window:off-by-one": ViolationKind(
-            "`{window}` is already true for the first micro-batch, so the first window has only one: count from one, "
-            "as in `(i + 1) % k == 0`",
+            "`{window}` is already true for the first micro-batch, so the first window has only one: "
+            "count from one, as in `{one_based}`",
             WARNING,
             effect="one step of each epoch is too small, and a rest of micro-batches is left at the end; no error",
         ),
@@ -71,7 +74,7 @@ RULE = Rule(
             "`{parameter}`: pass `{parameter}={option}`",
             WARNING,
             effect="each micro-batch steps alone: the effective batch is smaller than intended; no error",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="`{option}` is above 1"),
             any_precision=True,
         ),
         "window:unused": ViolationKind(
@@ -79,7 +82,9 @@ RULE = Rule(
             "micro-batch steps with its share: run micro-batches in `with {engine}.accumulate(model):`",
             WARNING,
             effect="each micro-batch steps with a k-th of its gradient: SGD learns at a k-th of its rate; no error",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(
+                is_possible=True, assumption="`{parameter}` is above 1, and no other code begins a window"
+            ),
             any_precision=True,
         ),
         "window:running-divisor": ViolationKind(
@@ -93,7 +98,10 @@ RULE = Rule(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
             "window: also end a window at the last micro-batch",
             WARNING,
-            effect="a few samples of each epoch train nothing, or one step of each epoch is too large; no error",
+            effect=(
+                "the last micro-batches of an epoch are not stepped with it: they are lost, or change the "
+                "next epoch's step"
+            ),
             any_precision=True,
         ),
     },

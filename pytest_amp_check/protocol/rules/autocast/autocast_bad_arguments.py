@@ -99,14 +99,14 @@ RULE = Rule(
     "autocast-bad-arguments",
     ERROR,
     "The arguments of autocast are rejected by torch, or switch it off.",
-    effect="the program ends with an exception, here or when the region is entered",
+    effect="torch raises at this line, which ends the run",
     detected_by=BOTH,
     applicability=SAFE,
     event_checks={AutocastNew: _check_arguments},
     prescan_words=("autocast",),
     violations={
         "autocast:no-device": ViolationKind(
-            '`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'
+            '`{call}` has no device type, which torch requires: pass `"cuda"` (or `"cpu"`) as the first argument'
         ),
         "autocast:device-object": ViolationKind(
             "`{call}` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
@@ -122,7 +122,7 @@ RULE = Rule(
         "autocast:indexed-device": ViolationKind(
             "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}",
             INFO,
-            effect="autocast stays on where torch would warn and switch it off, and fails or slows down later",
+            effect="on a GPU it works; without CUDA or bfloat16 the region stays on, and torch's warning is missing",
         ),
         "autocast:device-compared": ViolationKind(
             "`{call}` never runs on CUDA, because `{test}` compares a torch.device with a string, which is never "
@@ -131,11 +131,13 @@ RULE = Rule(
             effect="training runs without autocast on every machine: slow and memory-hungry, no error",
         ),
         "autocast:bool-dtype": ViolationKind(
-            "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
+            "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`",
+            effect="torch raises TypeError when the region is entered, which ends the run",
         ),
         "autocast:string-dtype": ViolationKind(
             "`{call}` is given the string {value} as its dtype, which fails when the region is entered: pass a dtype "
-            "object, such as `torch.float16`"
+            "object, such as `torch.float16`",
+            effect="torch raises TypeError when the region is entered, which ends the run",
         ),
         "autocast:unsupported-dtype": ViolationKind(
             "`{call}` is given `{dtype}`, which {device} autocast does not support, so autocast switches itself off: "
@@ -144,11 +146,15 @@ RULE = Rule(
         ),
         "autocast:device-as-enabled": ViolationKind(
             "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type",
-            effect="on a machine without CUDA autocast is silently off; with CUDA it raises",
+            effect="with CUDA, torch raises TypeError when the region is entered; without CUDA, autocast is off",
         ),
-        "autocast:dtype-as-enabled": ViolationKind("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
+        "autocast:dtype-as-enabled": ViolationKind(
+            "`{call}` is given `{value}` as `enabled`: write `dtype={value}`",
+            effect="with CUDA, torch raises TypeError when the region is entered; without CUDA, autocast is off",
+        ),
         "autocast:not-a-bool": ViolationKind(
-            "`{call}` is given {value} as `{argument}`, but torch accepts only True or False: pass a bool"
+            "`{call}` is given {value} as `{argument}`, but torch accepts only True or False: pass a bool",
+            effect="torch raises TypeError when the region is entered, which ends the run",
         ),
         "autocast:too-many": ViolationKind(
             "`{call}` takes {takes} arguments and is given more, which raises TypeError: pass them by name"

@@ -34,7 +34,7 @@ RULE = Rule(
         "scope:yield": ViolationKind(
             "`{context}` is still open at a yield or await, so other code runs under autocast: close the region "
             "before the yield or await",
-            effect="unrelated code runs in low precision, and autocast may stay enabled; no error",
+            effect="the code that gets control at the yield runs in low precision, too; no error",
         ),
         "scope:handed-out": ViolationKind(
             "`{context}` is passed to the `with` block and never entered, so nothing runs under it: enter it around "

@@ -18,38 +18,46 @@ RULE = Rule(
     "backward-in-autocast",
     WARNING,
     "backward() or the optimizer's step runs inside an autocast region.",
-    effect="gradients of parts that left autocast on purpose are inexact, or overflow; other gradients do not change",
+    effect=(
+        "gradients of layers kept in float32 by `enabled=False` are rounded to low precision; others do not change"
+    ),
     detected_by=BOTH,
     applicability=SAFE,
     event_checks={Backward: _check_float8},
     prescan_words=("autocast",),
     violations={
         "backward@region": ViolationKind(
-            "`{call}` runs inside an autocast region, so parts kept in float32 get low-precision gradients: leave the "
-            "region before the backward pass",
+            "`{call}` runs inside an autocast region, so layers kept in float32 get low-precision "
+            "gradients: move it out of this region, but keep it inside other contexts such as "
+            "`no_sync()`",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
         ),
         "gradient:in-region": ViolationKind(
-            "`{call}` with `create_graph` runs in an autocast region, so parts kept in float32 lose precision: leave "
-            "the region before the call",
-            effect="penalties on gradients of parts that left autocast on purpose are inexact; others do not change",
+            "`{call}` with `create_graph` runs in an autocast region, so layers kept in float32 lose "
+            'precision: compute it in `with torch.autocast("cuda", enabled=False):`',
+            effect=(
+                "a gradient penalty is inexact in layers kept in float32 by `enabled=False`; other gradients "
+                "do not change"
+            ),
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
         ),
         "step@region": ViolationKind(
-            "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low precision: leave "
-            "the region before the step",
-            effect="updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); other optimizers do not change",
+            "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low "
+            "precision: move it out of the region",
+            effect=(
+                "updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); those of other optimizers do not change"
+            ),
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
         ),
         "backward@float8": ViolationKind(
-            "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on exit: leave the "
-            "region before the backward pass",
+            "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on "
+            "exit: move it out of the region",
             effect="float8 scaling factors are updated without this backward, so gradients are less accurate",
             any_precision=True,
         ),

@@ -97,7 +97,7 @@ RULE = Rule(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
             "loss in `torch.autocast`, unless the model itself enters it",
             INFO,
-            certainty=Certainty(always_possible=True),
+            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
         ),
         "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
@@ -107,7 +107,7 @@ RULE = Rule(
             "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
             "in `torch.autocast`, unless the model itself enters it",
             INFO,
-            certainty=Certainty(always_possible=True),
+            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
         ),
         "scale:autocast-disabled": ViolationKind(
             "`{call}` is disabled in every forward, but `{scaler}` is enabled, so the training runs in float32: enable "

@@ -17,21 +17,28 @@ RULE = Rule(
     "loss-outside-autocast",
     WARNING,
     "The loss is computed outside autocast from a low-precision output.",
-    effect="with a GradScaler, steps are skipped above a scale of 32768; the loss is rounded to 11 bits",
+    effect="the loss has only 3 digits, and a loss above 65504 is infinite; no error",
+    effect_cases={
+        "scaling=live": (
+            "the scale never stays at 65536, where a float16 gradient is infinite: each time, a step is skipped"
+        ),
+    },
     detected_by=BOTH,
     event_checks={Loss: _check_loss_in_forward},
     prescan_words=("autocast",),
     violations={
         "loss@outside": ViolationKind(
-            "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move the "
-            "call into the autocast region of the forward, or pass the output as `.float()`",
+            "`{call}` computes the loss outside autocast, in float16, where a scaled gradient "
+            "overflows: move the call into the autocast region of the forward, or pass `{output}` as "
+            "float32, by `.float()`",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
             trace_context=TraceContext(region_around=Forward),
         ),
         "loss@outside-bf16": ViolationKind(
-            "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move the call "
-            "into the autocast region of the forward, or pass the output as `.float()`",
+            "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: "
+            "move the call into the autocast region of the forward, or pass `{output}` as float32, by "
+            "`.float()`",
             INFO,
             effect="the loss and its gradients keep only 2 to 3 digits; nothing overflows, no error",
             trace_kinds=(Forward,),
@@ -39,12 +46,16 @@ RULE = Rule(
             trace_context=TraceContext(region_around=Forward),
         ),
         "loss@outside-choice": ViolationKind(
-            "`{call}` computes the loss outside autocast, in the chosen dtype of the region, and float16 overflows "
-            "there: move the call into the autocast region of the forward, or pass the output as `.float()`",
-            effect="in float16, steps are skipped above a scale of 32768; in bfloat16, the loss keeps 2 to 3 digits",
+            "`{call}` computes the loss outside autocast, in the low dtype of the region, float16 or "
+            "bfloat16: move the call into the autocast region of the forward, or pass `{output}` as "
+            "float32, by `.float()`",
+            effect=(
+                "the loss has only 2 to 3 digits; in float16, each growth of the scale to 65536 also costs a "
+                "skipped step"
+            ),
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="the run enters this autocast region"),
             trace_context=TraceContext(region_around=Forward),
         ),
     },

@@ -17,7 +17,7 @@ RULE = Rule(
     "nograd-poisons-cast-cache",
     ERROR,
     "A forward without gradients leaves weight copies in the cast cache that the training forward then reuses.",
-    effect="before torch 2.11 these weights are not trained, or backward raises; from 2.11 on it is correct",
+    effect="with torch before 2.11 these weights get no gradients and stay as they are; later versions are correct",
     detected_by=RUNTIME,
     event_checks={Forward: _check_poisoned_cache},
     violations={

@@ -10,7 +10,7 @@ RULE = Rule(
     "reentrant-autocast-instance",
     ERROR,
     "One autocast object is entered twice, so autocast stays enabled after it exits.",
-    effect="the rest of the program, losses and evaluation too, runs in low precision; no error",
+    effect="all later code, with losses and evaluation, runs in low precision; no error",
     detected_by=BOTH,
     applicability=SAFE,
     prescan_words=("autocast",),

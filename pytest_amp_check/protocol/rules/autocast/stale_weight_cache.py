@@ -10,13 +10,13 @@ RULE = Rule(
     "stale-weight-cache",
     ERROR,
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
-    effect="forwards keep the old weights while the optimizer moves the real ones: the loss stops falling, no error",
+    effect="until the region ends, forwards compute with the weights from before this change; no error",
     detected_by=BOTH,
     prescan_words=("autocast",),
     violations={
         "write@region-then-forward": ViolationKind(
-            "`{call}` changes parameters in an open autocast region, so the next forward uses cached old weights: "
-            "enter autocast inside the loop, once per forward, not around the loop",
+            "`{call}` changes parameters in an open autocast region, so the next forward uses cached "
+            "old weights: end the region before this line, and enter autocast again for the next forward",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
             trace_context=TraceContext(shows_earlier=True),

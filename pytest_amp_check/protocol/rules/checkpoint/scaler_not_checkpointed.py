@@ -82,39 +82,45 @@ RULE = Rule(
     "scaler-not-checkpointed",
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
-    effect="a resumed run starts at the initial scale (65536): it skips steps, or underflows, until the scale fits",
+    effect="each resume starts at the initial scale (65536 by default): steps are skipped until it fits; no error",
     applicability=SAFE,
     program_checks={Save: _check_saves, ScalerNew: _check_kept_scalers},
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
-            "save `{scaler}.state_dict()` with it, and load it on resume",
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: save "
+            "`{scaler}.state_dict()` beside it, and call `{scaler}.load_state_dict()` on resume",
             trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-object": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to the saved "
-            "objects, and load it on resume",
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to "
+            "the saved objects, and load it on resume",
             trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-unresumed": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
-            "save `{scaler}.state_dict()` with it if runs are resumed",
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed "
+            "code loads it: save `{scaler}.state_dict()` beside it if runs are resumed",
             INFO,
-            effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
+            effect=(
+                "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"
+            ),
             trace_context=TraceContext(background_kinds=(ScalerNew,)),
         ),
         "save:no-scaler-argument": ViolationKind(
-            "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run needs: pass "
-            "`{scaler}` too, and load its state on resume",
+            "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run "
+            "needs: pass `{scaler}` too, save `{scaler}.state_dict()` there, and load it on resume",
             INFO,
-            effect="none until runs are resumed; then they skip steps, or underflow, until the scale fits again",
-            certainty=Certainty(is_possible=True),
+            effect=(
+                "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"
+            ),
+            certainty=Certainty(
+                is_possible=True, assumption="`{function}` saves what it is given, and nothing else saves `{scaler}`"
+            ),
         ),
         "new:not-saved": ViolationKind(
             "{framework} saves the optimizer but not the scaler of this class: add the scaler's `state_dict()` to the "
             "checkpoint in `{method}`, and load it on resume",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="no other code adds the scaler to the checkpoint"),
         ),
     },
     rationale="""\

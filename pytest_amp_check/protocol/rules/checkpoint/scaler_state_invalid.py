@@ -68,7 +68,7 @@ RULE = Rule(
     "scaler-state-invalid",
     WARNING,
     "The scaler's state is taken at the wrong moment, saved as a whole object, or saved and never loaded.",
-    effect="a resumed run starts at the initial scale (65536): it skips steps, or underflows, until the scale fits",
+    effect="each resume starts at the initial scale (65536 by default): steps are skipped until it fits; no error",
     event_checks={Save: _check_whole_scaler},
     program_checks={OptimizerLoad: _check_not_restored},
     prescan_words=("scaler",),
@@ -76,7 +76,9 @@ RULE = Rule(
         "state@stepped": ViolationKind(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the old scale: take it after "
             "`{scaler}.update()`",
-            effect="a run resumed from it may start at a scale that has just overflowed, and skips a step again",
+            effect=(
+                "after an overflow the checkpoint holds the scale that has overflowed: a resumed run skips a step again"
+            ),
             trace_kinds=(ScalerStep,),
             precedence=Precedence(needs_update=True),
         ),
@@ -86,8 +88,8 @@ RULE = Rule(
             effect="from torch 2.6 on, loading the checkpoint raises UnpicklingError",
         ),
         "load:no-scaler": ViolationKind(
-            "`{optimizer}` is loaded from a checkpoint but `{scaler}` is not, so the loss scale starts at its initial "
-            "value: load it with `{scaler}.load_state_dict()`"
+            "`{optimizer}` is loaded from a checkpoint but `{scaler}` is not, so the loss scale starts "
+            "at its initial value: load it with `{scaler}.load_state_dict()`"
         ),
     },
     rationale="""\

@@ -21,7 +21,10 @@ RULE = Rule(
         "replicas@region": ViolationKind(
             "`{module}` runs replicas in threads without the dtype of this region, so they run in float16 instead of "
             "bfloat16: enter autocast in the forward of the wrapped model",
-            effect="values above 65504 overflow in the replicas: steps are lost, or the loss is NaN",
+            effect=(
+                "values above 65504 overflow in the replicas: a GradScaler skips the step, without one the "
+                "weights become NaN"
+            ),
             trace_kinds=(AutocastEnter,),
         ),
     },

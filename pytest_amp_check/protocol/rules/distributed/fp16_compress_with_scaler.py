@@ -32,7 +32,7 @@ RULE = Rule(
     "fp16-compress-with-scaler",
     WARNING,
     "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
-    effect="gradients above 1 overflow at a scale of 65536: steps are skipped, then small gradients underflow",
+    effect="gradients above 1 overflow at a scale of 65536: steps are skipped, then small gradients become zero",
     program_checks={CommHook: _check_compressed_hooks},
     prescan_words=("scaler",),
     violations={

@@ -17,13 +17,14 @@ RULE = Rule(
     "fsdp1-local-clip",
     ERROR,
     "Sharded gradients are clipped by the norm of one shard.",
-    effect="each rank clips by another factor (0.60 and 0.16 where 0.158 is right), which bends the step; no error",
+    effect="each rank scales its shard by a factor of its own, so the step points in another direction; no error",
     event_checks={Clip: _check_local_clip},
     prescan_words=("clip_grad FullyShardedDataParallel",),
     violations={
         "clip@shards": ViolationKind(
-            "`{call}` computes the norm of this rank's shard only, so each rank clips by another factor: call "
-            "`clip_grad_norm_` of the FullyShardedDataParallel module"
+            "`{call}` computes the norm of this rank's shard only, so each rank clips by a factor of "
+            "its own: call `{module}.clip_grad_norm_(...)` where `{module}` is wrapped by "
+            "FullyShardedDataParallel"
         )
     },
     rationale="""\

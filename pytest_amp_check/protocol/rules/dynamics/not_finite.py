@@ -16,7 +16,12 @@ RULE = Rule(
     "not-finite",
     ERROR,
     "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
-    effect="without a scaler the weights become NaN for good; with one, the step is skipped and the scale is halved",
+    effect="without a GradScaler the weights become NaN for good; with one, this step is skipped",
+    effect_cases={
+        "scaling=live": (
+            "the scaler skips this step and halves its scale; if it happens again and again, nothing is trained"
+        ),
+    },
     detected_by=RUNTIME,
     event_checks={NotFinite: _check_not_finite},
     violations={

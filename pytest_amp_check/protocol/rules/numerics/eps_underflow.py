@@ -28,7 +28,12 @@ RULE = Rule(
     "eps-underflow",
     WARNING,
     "An epsilon below the range of float16 protects nothing.",
-    effect="a division, logarithm or root at zero gives inf or NaN: steps are skipped, or the weights become NaN",
+    effect="at a zero the result is infinite or NaN: a GradScaler skips the step, without one the weights become NaN",
+    effect_cases={
+        "scaling=live": (
+            "at a zero the result is infinite or NaN, and the step is skipped: nothing of this batch is trained"
+        ),
+    },
     detected_by=STATIC,
     event_checks={Epsilon: _check_epsilon},
     prescan_words=("autocast",),
@@ -48,13 +53,17 @@ RULE = Rule(
         "epsilon:to-one": ViolationKind(
             "`{sum}` keeps a {dtype} tensor below {value}, which rounds to 1, so one minus it can be 0: cast the "
             "tensor with `.float()` first",
-            effect="confident predictions give infinite logarithms or quotients: steps are skipped, or weights are NaN",
+            effect=(
+                "confident predictions give infinities: a GradScaler skips the step, without one the weights become NaN"
+            ),
         ),
         "epsilon:small": ViolationKind(
             "`{sum}` keeps a float16 divisor above {value} only, so dividing ordinary numbers by it overflows: cast "
             "it with `.float()` first, or use an epsilon of 1e-4",
             INFO,
-            effect="quotients above 65504 are infinite: steps are skipped, or the weights become NaN",
+            effect=(
+                "quotients above 65504 are infinite: a GradScaler skips the step, without one the weights become NaN"
+            ),
         ),
     },
     rationale="""\

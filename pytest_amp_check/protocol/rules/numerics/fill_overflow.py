@@ -5,8 +5,11 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Fill
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, STATIC, WARNING, Certainty, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
+
+#: Functions that write -inf for -1e9 into float16, as an assignment to ``x[mask]`` does. Others raise.
+_WRITING = frozenset(("where", "full", "new_full"))
 
 
 def _check_fill(event: Fill, program: Program) -> Labels:
@@ -19,7 +22,14 @@ def _check_fill(event: Fill, program: Program) -> Labels:
         if guessed and event.site.is_in_test():
             return
         severity = WARNING if guessed or event.cast else ERROR
-        yield label, {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
+        values = {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
+        yield label, {**values, "way": _find_way(str(event.names.get("call", "")))}
+
+
+def _find_way(call: str) -> str:
+    """Return ``writes`` for a fill that gives an infinity since torch 2.11, ``raises`` for one that always raises."""
+    name = call.partition("(")[0].rpartition(".")[2]
+    return "writes" if name in _WRITING or call.endswith("]") else "raises"
 
 
 RULE = Rule(
@@ -27,7 +37,15 @@ RULE = Rule(
     "fill-overflow",
     ERROR,
     "A constant beyond the range of float16 is written into a tensor that may be float16.",
-    effect="torch raises on the first float16 batch, or -inf makes fully masked rows NaN; float32 tests pass",
+    effect="in float16 the number becomes infinite or raises; tests in float32 do not show it",
+    effect_cases={
+        "way=raises": (
+            "torch raises RuntimeError on the first float16 batch, which ends the run; float32 tests do not show it"
+        ),
+        "way=writes": (
+            "float16 gets an infinity (torch before 2.11 raises): a row with nothing else is NaN after its softmax"
+        ),
+    },
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={Fill: _check_fill},
@@ -35,7 +53,8 @@ RULE = Rule(
     violations={
         "fill:overflow": ViolationKind(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
-            " `torch.finfo({tensor}.dtype).{limit}` instead"
+            " `torch.finfo({tensor}.dtype).{limit}` instead",
+            certainty=Certainty(assumption="`{tensor}` is float16, as in a float16 autocast region of the caller"),
         ),
         "fill:cast": ViolationKind(
             "`{call}` casts a tensor that holds {value} to float16, which ends at 65504, so {value} becomes infinite: "
@@ -45,7 +64,10 @@ RULE = Rule(
         "fill:bound": ViolationKind(
             "`{call}` bounds a float16 tensor by {value}, which float16 cannot represent, and raises: use "
             "`torch.finfo({tensor}.dtype).{limit}` as the bound, or remove the bound",
-            effect="torch raises on the first float16 batch and ends the run; float32 tests pass",
+            effect=(
+                "torch raises RuntimeError on the first float16 batch, which ends the run; float32 tests do not show it"
+            ),
+            certainty=Certainty(assumption="`{tensor}` is float16, as in a float16 autocast region of the caller"),
         ),
     },
     rationale="""\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, Event, ScalerNew
-from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
+from ...rule import BOTH, WARNING, Certainty, Labels, Rule, TraceContext, ViolationKind
 from ...torch_api import MAY_BE_FLOAT16
 
 
@@ -32,19 +32,24 @@ RULE = Rule(
     "fp16-without-scaler",
     WARNING,
     "float16 autocast trains without gradient scaling.",
-    effect="small gradients become exact zeros, more of them as the loss falls: learning stalls without an error",
+    effect="small gradients become exact zeros, more of them as the loss falls: learning stalls; no error",
     detected_by=BOTH,
     event_checks={Backward: _check_backward, AutocastEnter: _check_region, ScalerNew: _check_disabled},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
-            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
-            " with `torch.amp.GradScaler`, or use bfloat16"
+            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: "
+            'construct `scaler = torch.amp.GradScaler("cuda")` once, call '
+            "`scaler.scale({loss}).backward()`, `scaler.step(optimizer)` and `scaler.update()`, or use "
+            "bfloat16",
+            trace_context=TraceContext(region_before=True),
         ),
         "backward:no-scaler-option": ViolationKind(
-            "`{call}` has no GradScaler, although the region before may be in float16, where small gradients become "
-            "zero: scale the loss with `torch.amp.GradScaler`, enabled for float16, or offer only bfloat16",
-            certainty=Certainty(is_possible=True),
+            "`{call}` has no GradScaler, although the region before may be in float16, where small "
+            'gradients become zero: scale the loss with `torch.amp.GradScaler("cuda", enabled=dtype == '
+            "torch.float16)`, or offer only bfloat16",
+            certainty=Certainty(is_possible=True, assumption="the run chooses float16 for the region"),
+            trace_context=TraceContext(region_before=True),
         ),
         "scaler:off-in-float16": ViolationKind(
             "`{call}` is disabled, but the training computes gradients in float16, where small ones become zero: "
@@ -53,7 +58,7 @@ RULE = Rule(
         "region:no-scaler": ViolationKind(
             "This region is float16 whatever {framework} is configured for, and {framework} scales the loss only for "
             "float16: use the region of {framework}, such as `accelerator.autocast()`",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="{framework} is not configured for float16"),
         ),
     },
     rationale="""\

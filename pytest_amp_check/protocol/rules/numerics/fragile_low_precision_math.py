@@ -17,7 +17,8 @@ def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
     always = how in CANCELLATIONS or how in _ROUNDED
     if dtype != "bfloat16" or always:
         doubt = event.guessed or (dtype == "half" and not always)
-        yield f"fragile:{how}", {"severity": INFO} if doubt else {}
+        values = {"of_each": "yes"} if event.of_each else {}
+        yield f"fragile:{how}", {**values, "severity": INFO} if doubt else values
 
 
 RULE = Rule(
@@ -25,7 +26,9 @@ RULE = Rule(
     "fragile-low-precision-math",
     WARNING,
     "An expression overflows or cancels in the low precision of its operands.",
-    effect="confident predictions give an infinite loss or NaN: steps are skipped, or the weights become NaN",
+    effect=(
+        "confident predictions give an infinite loss: a GradScaler skips the step, without one the weights become NaN"
+    ),
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={FragileMath: _check_fragile_math},
@@ -44,21 +47,33 @@ RULE = Rule(
         "fragile:logsumexp": ViolationKind(
             "`{call}` takes the logarithm of a sum of exponentials, which overflow float16 from 11.1 on: use"
             " `torch.logsumexp`",
-            effect="the result is infinite for larger inputs: steps are skipped, or the weights become NaN",
+            effect=(
+                "inputs above 11 give an infinite result: a GradScaler skips the step, without one the "
+                "weights become NaN"
+            ),
         ),
         "fragile:squares": ViolationKind(
-            "`{call}` averages squares, which overflow float16 from 256 on: call `.float()` on the "
-            "values before they are squared",
-            effect="the mean is inf as soon as values reach 256 in float16: steps are skipped, or weights become NaN",
+            "`{call}` averages squares, which overflow float16 from 256 on: call `.float()` on what is "
+            "squared, before it is squared",
+            effect=(
+                "values from 256 on make the mean infinite: a GradScaler skips the step, without one the "
+                "weights become NaN"
+            ),
+            effect_cases={
+                "of_each=yes": (
+                    "once a value reaches 256, the float16 mean is infinite, and the normalized vector "
+                    "is zero; no error"
+                ),
+            },
         ),
         "fragile:moments": ViolationKind(
-            "`{call}` subtracts the squared mean from the mean of squares in low precision, so the variance may be "
-            "negative: compute both on `.float()`",
+            "`{call}` subtracts the squared mean from the mean of squares in low precision, so the "
+            "variance may be negative: compute both means and the difference on `.float()` values",
             effect="small variances are rounding errors, and the root of a negative one is NaN; no error",
         ),
         "fragile:log-ratio": ViolationKind(
-            "`{call}` subtracts low-precision log-probabilities, whose rounding errors exceed the difference: compute "
-            "both on `.float()` logits",
+            "`{call}` subtracts low-precision log-probabilities, whose rounding errors exceed the "
+            "difference: compute both log-probabilities from `.float()` logits",
             effect="the difference is mostly noise (146 % off in bfloat16, 27 % in float16); no error",
         ),
         "fragile:loss": ViolationKind(
@@ -75,7 +90,9 @@ RULE = Rule(
         "fragile:gradient-norm": ViolationKind(
             "`{call}` keeps a norm in the dtype of the gradients, where float16 overflows and the norms of all "
             "parameters add up inexactly: pass `dtype=torch.float32`",
-            effect="an infinite norm makes clipped gradients zero or NaN; a finite one is inexact; no error",
+            effect=(
+                "the norm is inexact; in float16 it is infinite above 65504, and clipped gradients are then zero or NaN"
+            ),
         ),
         "fragile:ranking": ViolationKind(
             "`{call}` ranks probabilities after their cast to low precision, where close ones are equal: rank them "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Event, LowReduction, LowSum
-from ...rule import BOTH, INFO, WARNING, Labels, Rule, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_low_sum(event: Event, program: Program) -> Labels:
@@ -34,7 +34,11 @@ RULE = Rule(
     "low-precision-accumulator",
     WARNING,
     "A running sum, or a sum over ranks, is kept in float16 or bfloat16.",
-    effect="the sum stops after 256 (bfloat16) or 2048 (float16) equal values, so the reported number is too small",
+    effect="the sum stops growing after 256 (bfloat16) or 2048 (float16) equal values, so it is too small; no error",
+    effect_cases={
+        "dtype=float16": "the sum stops growing after 2048 equal values, so the reported number is too small; no error",
+        "dtype=bfloat16": "the sum stops growing after 256 equal values, so the reported number is too small; no error",
+    },
     detected_by=BOTH,
     event_checks={LowSum: _check_low_sum, LowReduction: _check_low_reduction},
     prescan_words=("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
@@ -61,13 +65,23 @@ RULE = Rule(
             "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: set"
             " `reduce_dtype=torch.float32`",
             INFO,
-            effect="averaged gradients are about 1 % off (0.4 % with 8 ranks, 2 % with 384); no error",
+            effect="averaged gradients are inexact, more so with more ranks; no error",
+            effect_cases={
+                "dtype=bfloat16": "averaged gradients are inexact: 0.4 % off with 8 ranks, 2 % with 384; no error",
+                "dtype=float16": "averaged gradients are inexact: 0.04 % off with 8 ranks, 0.2 % with 384; no error",
+            },
+            certainty=Certainty(assumption="a model is sharded with it over several ranks"),
         ),
         "reduction:default": ViolationKind(
             "`{call}` sums gradients over the ranks in {dtype}, because `reduce_dtype` defaults to `param_dtype`: set"
             " `reduce_dtype=torch.float32`",
             INFO,
-            effect="averaged gradients are about 1 % off (0.4 % with 8 ranks, 2 % with 384); no error",
+            effect="averaged gradients are inexact, more so with more ranks; no error",
+            effect_cases={
+                "dtype=bfloat16": "averaged gradients are inexact: 0.4 % off with 8 ranks, 2 % with 384; no error",
+                "dtype=float16": "averaged gradients are inexact: 0.04 % off with 8 ranks, 0.2 % with 384; no error",
+            },
+            certainty=Certainty(assumption="a model is sharded with it over several ranks"),
         ),
     },
     rationale="""\

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import LowParameter, ModuleCast
-from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Labels, Rule, Verdicts, ViolationKind
+from ...events import Event, LowParameter, ModuleCast, OptimizerNew
+from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Labels, Rule, TraceContext, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
@@ -22,14 +22,25 @@ def _check_trained_casts(program: Program) -> Verdicts:
                     yield "cast:returned", event, {"dtype": event.dtype}, ()
                 continue  # a cast for inference, of a module that other code trains
             dtype, how = event.dtype, event.how
+            optimizer = _find_optimizer(program, event)
             by_unknown = event.subject in program.attributes.trained_by_unknown
             if by_unknown and dtype in ("float16", "bfloat16") and how != "checkpoint":
-                yield "cast:trained-by-unknown", event, {"dtype": dtype}, ()
+                yield "cast:trained-by-unknown", event, {"dtype": dtype}, optimizer
             elif dtype == "float16" and event.subject in scaled and event.with_scaler:
-                yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
+                yield f"{how}:trained-scaled", event, {"dtype": dtype}, optimizer
             elif dtype in ("float16", "bfloat16"):
                 refused = _REFUSED if dtype == "bfloat16" and event.subject in scaled and event.with_scaler else ""
-                yield f"{how}:trained", event, {"dtype": dtype, "refused": refused}, ()
+                yield f"{how}:trained", event, {"dtype": dtype, "refused": refused}, optimizer
+
+
+def _find_optimizer(program: Program, cast: ModuleCast) -> tuple[Event, ...]:
+    """Return the construction of the optimizer that trains the module of a cast, at another line than the cast."""
+    for event in program.iter_events():
+        if isinstance(event, OptimizerNew) and event.subject is not None and not event.found:
+            owns = program.objects[event.subject].attributes.owns or ()
+            if cast.subject in owns and event.site.call_key != cast.site.call_key:
+                return (event,)
+    return ()
 
 
 def _check_computed_parameters(event: LowParameter, program: Program) -> Labels:
@@ -39,38 +50,55 @@ def _check_computed_parameters(event: LowParameter, program: Program) -> Labels:
 #: torch 2.13 has no bfloat16 among the kernels of `_amp_foreach_non_finite_check_and_unscale_` on CUDA.
 _REFUSED = ", and GradScaler cannot unscale their gradients on CUDA"
 
+#: The finding does not depend on the line that constructs the optimizer.
+_SHOWS_OPTIMIZER = TraceContext(background_kinds=(OptimizerNew,))
+
 
 RULE = Rule(
     "AMP501",
     "low-precision-master-weights",
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
-    effect="updates below 1/256 (bfloat16) or 1/2048 (float16) of a weight are lost: learning stalls without an error",
+    effect="updates that are small beside a weight are lost (1/256 in bfloat16): learning stalls; no error",
+    effect_cases={
+        "dtype=float16": "updates below 1/2048 of a weight are lost: learning slows down, and then stalls; no error",
+        "dtype=bfloat16": "updates below 1/256 of a weight are lost: learning slows down, and then stalls; no error",
+    },
     detected_by=BOTH,
     event_checks={LowParameter: _check_computed_parameters},
     program_checks={ModuleCast: _check_trained_casts},
     prescan_words=("low-precision weights",),
     violations={
         "cast:trained": ViolationKind(
-            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing{refused}: keep them "
-            "in float32 and let autocast choose the dtypes"
+            "`{call}` stores trained parameters in {dtype}, where small updates round to "
+            'nothing{refused}: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
+            "dtype=torch.{dtype})`",
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "cast:trained-scaled": ViolationKind(
-            "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: keep them "
-            "in float32 and let autocast choose the dtypes",
+            "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to "
+            'unscale: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
+            "dtype=torch.{dtype})`",
             ERROR,
-            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
+            effect=(
+                "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "cast:trained-by-unknown": ViolationKind(
-            "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the optimizer keeps "
-            "float32 copies: keep them in float32 and let autocast choose the dtypes",
-            certainty=Certainty(is_possible=True),
+            "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the "
+            "optimizer keeps float32 copies: leave out the low dtype, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            certainty=Certainty(
+                is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "cast:returned": ViolationKind(
             "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "
             "use autocast",
             effect="each cast moves the weights a little (2e-5 to 8e-5 in bfloat16), and training goes on from there",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="the model is trained again after the cast back"),
         ),
         "parameter:computed": ViolationKind(
             "`{call}` makes a trained parameter in the {dtype} of the layer that it is computed from, where small "
@@ -78,44 +106,65 @@ RULE = Rule(
             INFO,
         ),
         "made:trained": ViolationKind(
-            "`{module}` is created with trained parameters in {dtype}, where small updates round to nothing{refused}: "
-            "create and load them in float32 and let autocast choose the dtypes"
+            "`{module}` is created with trained parameters in {dtype}, where small updates round to "
+            "nothing{refused}: create and load it in float32, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "made:trained-scaled": ViolationKind(
-            "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: "
-            "create and load them in float32 and let autocast choose the dtypes",
+            "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler "
+            "refuses to unscale: create and load it in float32, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.{dtype})`',
             ERROR,
-            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
+            effect=(
+                "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "before:trained": ViolationKind(
-            "`{optimizer}` trains parameters that were {dtype} before the recording, where small updates round to "
-            "nothing{refused}: keep them in float32 and let autocast choose the dtypes"
+            "`{optimizer}` trains parameters that were {dtype} before the recording, where small "
+            "updates round to nothing{refused}: keep them in float32, and run the forward in "
+            "`torch.autocast`"
         ),
         "before:trained-scaled": ViolationKind(
-            "`{optimizer}` trains parameters that were {dtype} before the recording, whose gradients GradScaler "
-            "refuses to unscale: keep them in float32 and let autocast choose the dtypes",
+            "`{optimizer}` trains parameters that were {dtype} before the recording, whose gradients "
+            "GradScaler refuses to unscale: keep them in float32, and run the forward in "
+            "`torch.autocast`",
             ERROR,
-            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
+            effect=(
+                "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
+            ),
         ),
         "trainer:trained": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates round to nothing: write "
             '`precision="{mixed}"`',
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(
+                is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "checkpoint:trained": ViolationKind(
-            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, which is '
-            "often low: load them in float32 and let autocast choose the dtypes",
-            certainty=Certainty(is_possible=True),
+            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, '
+            "which is often low: write `{keyword}=torch.float32`, and run the forward in "
+            "`torch.autocast`",
+            certainty=Certainty(is_possible=True, assumption="the checkpoint is stored in float16 or bfloat16"),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "default:trained": ViolationKind(
-            "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
-            "leave float32 as the default and let autocast choose the dtypes"
+            "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to "
+            "nothing{refused}: leave float32 as the default, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            trace_context=_SHOWS_OPTIMIZER,
         ),
         "default:trained-scaled": ViolationKind(
-            "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses to unscale: "
-            "leave float32 as the default and let autocast choose the dtypes",
+            "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses "
+            'to unscale: leave float32 as the default, and run the forward in `torch.autocast("cuda", '
+            "dtype=torch.{dtype})`",
             ERROR,
-            effect="the scaler's first step raises and ends the run; a fused optimizer loses small updates instead",
+            effect=(
+                "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
         ),
     },
     rationale="""\

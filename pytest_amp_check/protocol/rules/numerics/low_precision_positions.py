@@ -17,24 +17,26 @@ RULE = Rule(
     "low-precision-positions",
     WARNING,
     "Positions or the angles of a rotary embedding are computed in low precision.",
-    effect="distant positions get wrong angles or become the same, so long sequences train badly; no error",
+    effect="distant positions get wrong angles, so long sequences train worse; no error",
     detected_by=BOTH,
     event_checks={LowPositions: _check_low_positions},
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(
-            "`{call}` computes angles in low precision, so they are off by radians: compute them in a region with "
-            "`enabled=False`"
+            "`{call}` computes angles in low precision, so they are off by radians: compute it on "
+            '`.float()` operands in `with torch.autocast("cuda", enabled=False):`'
         ),
         "positions:cast": ViolationKind(
-            "`{call}` rounds positions to low precision before their sine or cosine: cast the sine and cosine instead"
+            "`{call}` rounds positions to low precision before their sine or cosine: keep positions and "
+            "angles in float32, and cast only their sine and cosine"
         ),
         "positions:rotation": ViolationKind(
             "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
             "float32, and cast their sine and cosine"
         ),
         "positions:rounded": ViolationKind(
-            "`{call}` rounds angles to low precision before their sine and cosine: cast the sine and cosine instead"
+            "`{call}` rounds angles to low precision before their sine and cosine: keep the angles in "
+            "float32, and cast only their sine and cosine"
         ),
         "positions:frequencies": ViolationKind(
             "`{call}` computes the frequencies of positions in low precision: compute the exponent in float32"
@@ -59,17 +61,19 @@ RULE = Rule(
             "compute the angles in float32, and cast their sine and cosine"
         ),
         "positions:product": ViolationKind(
-            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute it in a region "
-            "with `enabled=False`",
+            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute "
+            'it in `with torch.autocast("cuda", enabled=False):`',
             INFO,
-            effect="angles are up to 0.03 radians off in float16, pixels up to 1.3 (11 in bfloat16); no error",
+            effect=(
+                "the product has only 3 digits (2 in bfloat16): angles are up to 0.03 radians off, pixels 1.3; no error"
+            ),
             certainty=Certainty(is_possible=True),
         ),
         "positions:chain": ViolationKind(
-            "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: compute it in "
-            "a region with `enabled=False`",
+            "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: "
+            'compute it in `with torch.autocast("cuda", enabled=False):`',
             INFO,
-            effect="the product of rotations is no rotation any more, and positions drift; no error",
+            effect="the matrix has only 2 to 3 digits, so a rotation also stretches, and positions drift; no error",
             certainty=Certainty(is_possible=True),
         ),
         "positions:scaled": ViolationKind(

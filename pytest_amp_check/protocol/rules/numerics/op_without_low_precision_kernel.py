@@ -35,7 +35,7 @@ RULE = Rule(
         "op:lengths": ViolationKind(
             "`{call}` transforms a {dtype} tensor, which cuFFT supports only for lengths that are powers of two: cast "
             "it with `.float()` first",
-            effect="on CUDA other lengths raise and end the run, and bfloat16 always does; tests on a CPU pass",
+            effect="on CUDA other lengths raise and end the run; bfloat16 always raises; tests on a CPU pass",
         ),
     },
     rationale="""\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, Scale, ScalerNew
 from ...guards import decided_guards
-from ...rule import BOTH, INFO, Certainty, Labels, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, Certainty, Labels, Rule, TraceContext, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -90,7 +90,8 @@ RULE = Rule(
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
-            " `enabled=(dtype == torch.float16)`"
+            " `enabled=(dtype == torch.float16)`",
+            trace_context=TraceContext(region_before=True, shows_scaler=True),
         ),
         "scaler:made-for-bf16": ViolationKind(
             "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"

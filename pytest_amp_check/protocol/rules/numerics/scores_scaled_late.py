@@ -17,7 +17,9 @@ RULE = Rule(
     "scores-scaled-late",
     INFO,
     "The scores of an attention are scaled after the float16 product that may overflow.",
-    effect="large queries and keys give infinite scores and a NaN softmax: steps are skipped, or weights become NaN",
+    effect=(
+        "large queries and keys give infinite scores: a GradScaler skips the step, without one the weights become NaN"
+    ),
     detected_by=STATIC,
     on_by_default=False,
     event_checks={LateScale: _check_scaled_late},

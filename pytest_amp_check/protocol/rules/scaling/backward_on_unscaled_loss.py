@@ -22,7 +22,15 @@ RULE = Rule(
     "backward-on-unscaled-loss",
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
-    effect="updates are 65536 times too small with SGD, half with Adam; torch raises only if no loss is ever scaled",
+    effect="the step divides these gradients by the scale (65536 by default), so updates are too small; no error",
+    effect_cases={
+        "optimizer_class=sgd": (
+            "the step divides these gradients by the scale (65536 by default): SGD hardly moves; no error"
+        ),
+        "optimizer_class=adam": (
+            "the step divides these gradients by the scale (65536 by default): Adam's updates halve; no error"
+        ),
+    },
     applicability=SAFE,
     event_checks={Backward: _check_backward},
     prescan_words=("scaler", "optim_wrapper .backward("),
@@ -36,12 +44,12 @@ RULE = Rule(
         "step@raw-given": ViolationKind(
             "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "
             "`{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
-            certainty=Certainty(missing_method="scale"),
+            certainty=Certainty(missing_method="scale", assumption="the caller passes an unscaled loss"),
         ),
         "backward:beside": ViolationKind(
             "`{loss}` runs backward unscaled, but `{scaler}` divides its gradients by the scale, and no method of its "
             "class scales it: write `{scaler}.scale({loss}).backward()`",
-            certainty=Certainty(missing_method="scale"),
+            certainty=Certainty(missing_method="scale", assumption="the caller passes an unscaled loss"),
         ),
         "step@raw-framework": ViolationKind(
             "`{loss}` is not scaled, but {framework} divides its gradients by the loss scale: {advice}"

@@ -24,7 +24,17 @@ RULE = Rule(
     "clip-before-unscale",
     ERROR,
     "Gradients are clipped while they are still multiplied by the loss scale.",
-    effect="the real limit is max_norm / scale (65536 at first): SGD hardly moves, Adam 2 to 4 times less; no error",
+    effect=(
+        "gradients are clipped to the limit divided by the scale (65536 by default), so updates are too small; no error"
+    ),
+    effect_cases={
+        "optimizer_class=sgd": (
+            "gradients are clipped to the limit divided by the scale (65536 by default): SGD hardly moves; no error"
+        ),
+        "optimizer_class=adam": (
+            "gradients are clipped to the limit divided by the scale (65536 by default): Adam moves 2 to 4 times less"
+        ),
+    },
     applicability=SAFE,
     event_checks={Clip: _check_clip},
     prescan_words=("scaler", "LightningModule on_after_backward("),
@@ -39,15 +49,18 @@ RULE = Rule(
             label_in_window="clip@scaled-in-window",
         ),
         "clip@scaled-in-window": ViolationKind(
-            "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss scale: clip under "
-            "the condition of `{scaler}.step({optimizer})`, after `{scaler}.unscale_({optimizer})`",
+            "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss "
+            "scale: move the clip to before `{scaler}.step({optimizer})`, and call "
+            "`{scaler}.unscale_({optimizer})` before the clip",
         ),
         "clip@scaled-callback": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "
             "call `{scaler}.unscale_({optimizer})` before it",
             cause=Cause(Clip, every=True),
             trace_kinds=(Backward,),
-            certainty=Certainty(is_possible=True, missing_method="unscale_"),
+            certainty=Certainty(
+                is_possible=True, missing_method="unscale_", assumption="no callback unscales the gradients"
+            ),
             exemption="unscaled-where-live",
             sparing_kinds=(Unscale,),
         ),
@@ -65,21 +78,22 @@ RULE = Rule(
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
             "unscales them: call `{scaler}.unscale_({optimizer})` before it",
-            certainty=Certainty(missing_method="unscale_"),
+            certainty=Certainty(missing_method="unscale_", assumption="no other code calls `{scaler}.unscale_()`"),
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "clip:plain-only": ViolationKind(
-            "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without the clip: call "
-            "`{scaler}.unscale_({optimizer})` and the clip before `{scaler}.step({optimizer})`, too",
+            "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without "
+            "the clip: call `{scaler}.unscale_({optimizer})` and the clip before "
+            "`{scaler}.step({optimizer})`, too",
             WARNING,
             effect="with mixed precision gradients are never clipped: a single large one can ruin the weights",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="the run uses the scaler"),
         ),
         "clip@copies": ViolationKind(
-            "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these parameters: clip "
-            "`amp.master_params(optimizer)`",
+            "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these "
+            "parameters: pass `amp.master_params({optimizer})` to it in their place",
             effect="gradients are never clipped: a single large one can ruin the weights; no error",
         ),
     },

@@ -9,7 +9,7 @@ from ...rule import ERROR, Labels, Rule, ViolationKind
 
 def _check_closure(event: ScalerStep, program: Program) -> Labels:
     if event.closure:
-        yield "step-closure", {}
+        yield "step-closure", {} if event.has_named_closure else {"passed": "position"}
 
 
 RULE = Rule(
@@ -17,13 +17,18 @@ RULE = Rule(
     "closure-with-scaler",
     ERROR,
     "A closure is given to scaler.step(), which supports none while it is enabled.",
-    effect="torch raises; a closure passed by position goes unseen, and updates are up to 65536 times too large",
+    effect="torch raises RuntimeError at this line, which ends the run",
+    effect_cases={
+        "passed=position": (
+            "the closure's gradients stay multiplied by the scale (65536 by default), and so do the updates; no error"
+        ),
+    },
     event_checks={ScalerStep: _check_closure},
     prescan_words=("scaler",),
     violations={
         "step-closure": ViolationKind(
-            "`{scaler}.step({optimizer}, ...)` is given a closure, for which an enabled GradScaler raises: use an "
-            "optimizer without a closure, or bfloat16 without a scaler"
+            "`{scaler}.step({optimizer}, ...)` is given a closure, which an enabled GradScaler does not "
+            "support: use an optimizer without a closure, or bfloat16 without a scaler"
         ),
     },
     rationale="""\

@@ -10,7 +10,13 @@ RULE = Rule(
     "double-unscale",
     ERROR,
     "Gradients are divided by the loss scale twice.",
-    effect="updates are 65536 times too small with SGD, and small gradients round to zero; no error",
+    effect="gradients are divided by the scale twice, so updates are too small; no error",
+    effect_cases={
+        "optimizer_class=sgd": "updates are too small by the scale (65536 by default): SGD hardly moves; no error",
+        "optimizer_class=adam": (
+            "gradients are too small by the scale (65536 by default); those that round to zero train nothing; no error"
+        ),
+    },
     prescan_words=("scaler",),
     violations={
         "step@divided": ViolationKind(

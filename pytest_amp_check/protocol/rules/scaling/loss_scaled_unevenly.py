@@ -10,7 +10,7 @@ RULE = Rule(
     "loss-scaled-unevenly",
     ERROR,
     "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
-    effect="the unscaled term counts 65536 times too little, so it trains nothing; no error",
+    effect="at the default scale the unscaled term counts 65536 times too little, so it trains nothing; no error",
     prescan_words=("scaler",),
     violations={
         "backward@uneven": ViolationKind(
@@ -20,7 +20,7 @@ RULE = Rule(
         "scale@scaled": ViolationKind(
             "`{call}` scales a loss that is already multiplied by a loss scale: scale it once, directly before "
             "backward",
-            effect="steps overflow until the scale is low, and updates stay too large by the scale; no error",
+            effect="steps are skipped until the scale is low, and the others are too large by the scale; no error",
         ),
         "step@uneven": ViolationKind(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: use one scaler for all "

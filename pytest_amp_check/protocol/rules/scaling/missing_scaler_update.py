@@ -11,7 +11,7 @@ RULE = Rule(
     "missing-scaler-update",
     ERROR,
     "scaler.step() is not followed by scaler.update().",
-    effect="the second step raises RuntimeError; if each scaler steps only once, its scale never adapts",
+    effect="torch raises RuntimeError at the second step, which ends the run",
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={
@@ -22,15 +22,17 @@ RULE = Rule(
             in_next_iteration=True,
         ),
         "end@stepped": ViolationKind(
-            "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()`: "
+            "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()` in the checked code: "
             "call `{scaler}.update()` once after the last step of every iteration",
+            effect="the scale never adapts, and a second step of this scaler raises RuntimeError",
             cause=Cause(ScalerStep),
             precedence=Precedence(yields_to=("step@stepped", "unscale@step-pending")),
-            certainty=Certainty(missing_method="update"),
+            certainty=Certainty(missing_method="update", assumption="no other code calls `{scaler}.update()` after it"),
         ),
         "unscale@step-pending": ViolationKind(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
             "call `{scaler}.update()` once after the last step of every iteration",
+            effect="torch raises RuntimeError at the next unscale_, which ends the run",
             cause=Cause(ScalerStep),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("step@stepped",)),

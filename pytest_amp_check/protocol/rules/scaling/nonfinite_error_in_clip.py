@@ -6,7 +6,7 @@ from ...event_graph import Program
 from ...events import Anomaly, Unscale
 from ...fix import UNSAFE
 from ...frameworks import FRAMEWORKS
-from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
+from ...rule import WARNING, Labels, Rule, TraceContext, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
@@ -44,19 +44,22 @@ RULE = Rule(
             "`error_if_nonfinite=True` makes `{call}` raise on every overflow that `{scaler}` would only skip: remove "
             "the argument and leave infinities to `{scaler}.step({optimizer})`",
             trace_kinds=(Unscale,),
+            trace_context=TraceContext(shows_scaler=True),
         ),
         "clip-nonfinite-default": ViolationKind(
-            "`{call}` raises by default on every overflow that the scaler of {framework} would only skip: pass "
-            "`error_if_nonfinite=False`",
+            "`{call}` raises by default on every overflow that the scaler of {framework} would only "
+            "skip: pass `error_if_nonfinite=False` to it",
         ),
         "raise-nonfinite": ViolationKind(
             "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to "
             "`{scaler}.step({optimizer})`, or stop only after many skipped steps in a row",
             trace_kinds=(Unscale,),
+            trace_context=TraceContext(shows_scaler=True),
         ),
         "anomaly-nonfinite": ViolationKind(
             "`{call}` makes backward raise on the NaN of an overflow, which `{scaler}` would only skip: use anomaly "
-            "detection with autocast and the scaler disabled"
+            "detection with autocast and the scaler disabled",
+            trace_context=TraceContext(shows_scaler=True),
         ),
     },
     rationale="""\

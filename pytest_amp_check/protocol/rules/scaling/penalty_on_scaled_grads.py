@@ -16,7 +16,9 @@ RULE = Rule(
     "penalty-on-scaled-grads",
     ERROR,
     "Gradients of a scaled loss enter a new loss without being divided by the scale.",
-    effect="the penalty is too large by the scale (65536 at first, 2^32 if squared) and swamps the loss; no error",
+    effect=(
+        "the penalty is multiplied by the scale (65536 by default), or by its square, and swamps the loss; no error"
+    ),
     event_checks={Penalty: _check_penalty},
     prescan_words=("scaler",),
     violations={

@@ -34,14 +34,19 @@ RULE = Rule(
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
-    effect="the values are too large by the scale (65536 at first) and jump with it; if only logged, training is fine",
+    effect=(
+        "the values are multiplied by the scale (65536 by default), and jump with it; the step itself does not change"
+    ),
     program_checks={GradLog: _check_gradient_logs, LossRead: _check_loss_reads},
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the edit by the "
             "scale: call `{scaler}.unscale_({optimizer})` before the edit",
-            effect="the edit shrinks 65536-fold to nothing, or hides an overflow that reaches the weights; no error",
+            effect=(
+                "the step divides the edit by the scale (65536 by default), so that hardly anything of it is "
+                "left; no error"
+            ),
             trace_kinds=(Backward,),
             sparing_kinds=(Unscale,),
         ),
@@ -57,7 +62,10 @@ RULE = Rule(
             "`{call}` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters after "
             "`{scaler}.unscale_({optimizer})` instead",
             INFO,
-            effect="logged gradients are too large by the scale (65536 at first) and jump with it; training is fine",
+            effect=(
+                "logged gradients are multiplied by the scale (65536 by default), and jump with it; training "
+                "does not change"
+            ),
         ),
         "loss:scaled": ViolationKind(
             "`{loss}` is still multiplied by the loss scale where `.{method}()` reads it: read the unscaled loss, or "
@@ -71,11 +79,17 @@ RULE = Rule(
             "`{function}` returns `{loss}`, which is still multiplied by the loss scale after its backward pass: keep "
             "the unscaled loss under another name, and return that",
             INFO,
-            effect="the caller gets a loss too large by the scale (65536 at first); if only logged, training is fine",
+            effect=(
+                "the caller gets the loss multiplied by the scale (65536 by default); training changes only "
+                "if it uses it"
+            ),
         ),
         "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}",
-            effect="the edit shrinks 65536-fold to nothing, or hides an overflow that reaches the weights; no error",
+            effect=(
+                "the step divides the edit by the scale (65536 by default), so that hardly anything of it is "
+                "left; no error"
+            ),
         ),
         "read@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are read while {framework} keeps them multiplied by the loss scale: {advice}",

@@ -126,7 +126,10 @@ RULE = Rule(
         "scaler:bool-as-scale": ViolationKind(
             "`{value}` lands in the `init_scale` parameter of `{call}`, so the loss scale is {number}: "
             "pass it as `enabled={value}`",
-            effect="a scale of 1 lets small gradients become zero, a scale of 0 makes the weights NaN; no error",
+            effect="the scale begins at 1, so small gradients become zero until it has grown; no error",
+            effect_cases={
+                "number=0.0": "a scale of 0 makes the weights NaN in the first step; no error",
+            },
         ),
         "scaler:device-as-scale": ViolationKind(
             "`{call}` is given {value} as its `init_scale`, which must be a number: pass the device as the first "

@@ -11,28 +11,41 @@ RULE = Rule(
     "scaler-recreated-in-loop",
     ERROR,
     "A GradScaler is constructed inside the training loop that uses it.",
-    effect="if the loss needs a smaller scale, every step overflows and is skipped: nothing is trained, no error",
+    effect="the scale starts anew each time, so steps are skipped until it fits, if it ever does; no error",
     detected_by=STATIC,
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={
         "new@used": ViolationKind(
-            "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found is lost: "
-            "construct it once, before the loop",
+            "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found "
+            "is lost: construct it once, before `{loop}`",
+            effect=(
+                "the scale starts anew in each iteration: if the loss needs a smaller one, no step is ever applied"
+            ),
+            effect_cases={
+                "steps=many": (
+                    "the scale starts anew in each iteration of this loop, which skips steps until it fits; no error"
+                )
+            },
             cause=Cause(ScalerNew),
             in_next_iteration=True,
         ),
         "new:per-step": ViolationKind(
-            "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale that it has "
-            "found is lost: construct it once, before the loop",
-            certainty=Certainty(is_possible=True),
+            "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale "
+            "that it has found is lost: construct it once before the training, and pass it to "
+            "`{function}`",
+            effect=(
+                "the scale starts anew in each step: if the loss needs a smaller one, no step is ever applied; no error"
+            ),
+            certainty=Certainty(is_possible=True, assumption="`{function}` is called for each step of a training"),
             precedence=Precedence(needs_repeated_call=True),
         ),
         "new:per-epoch": ViolationKind(
-            "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale that it has "
-            "found is lost: construct it once, before the loop over epochs",
-            effect="each epoch starts at a scale of 65536 and skips steps until the scale fits again; no error",
-            certainty=Certainty(is_possible=True),
+            "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale "
+            "that it has found is lost: construct it once before the training, and pass it to "
+            "`{function}`",
+            effect="the scale starts anew in each epoch, which skips steps until it fits again; no error",
+            certainty=Certainty(is_possible=True, assumption="`{function}` is called for several epochs"),
             precedence=Precedence(needs_repeated_call=True),
         ),
     },

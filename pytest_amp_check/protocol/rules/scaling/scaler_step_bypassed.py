@@ -18,7 +18,15 @@ RULE = Rule(
     "scaler-step-bypassed",
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
-    effect="SGD's updates are 65536 times too large; Adam hides it until the first overflow makes the weights NaN",
+    effect="updates carry the scale as a factor, and the first overflow, which is not skipped, makes the weights NaN",
+    effect_cases={
+        "optimizer_class=sgd": (
+            "updates are too large by the scale (65536 by default): the weights explode in a few steps"
+        ),
+        "optimizer_class=adam": (
+            "Adam evens out the scale, but the first overflow, which is not skipped, makes the weights NaN"
+        ),
+    },
     applicability=SAFE,
     event_checks={Step: _check_plain_step},
     prescan_words=("scaler",),
@@ -47,7 +55,7 @@ RULE = Rule(
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients scaled by `{scaler}`, and no method of its class steps through "
             "`{scaler}`: call `{scaler}.step({optimizer})` instead",
-            certainty=Certainty(missing_method="step"),
+            certainty=Certainty(missing_method="step", assumption="the gradients are those of a scaled loss"),
         ),
     },
     rationale="""\

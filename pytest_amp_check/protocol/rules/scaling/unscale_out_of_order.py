@@ -14,9 +14,12 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "backward@unscaled": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` is followed by a backward without an update, so scaled gradients count "
-            "as unscaled: call `{scaler}.update()` also where `{skip}` skips the step",
-            effect="the next step is 65536 times too large, or torch raises at the next unscale_, hours into a run",
+            "`{scaler}.unscale_({optimizer})` is followed by a backward without an update, so scaled "
+            "gradients count as unscaled: call `{scaler}.update()` also where {skip}",
+            effect="the next step is 65536 times too large; if unscale_ runs before it, torch raises RuntimeError",
+            effect_cases={
+                "repeats=always": "torch raises RuntimeError at the unscale_ of the next iteration, which ends the run",
+            },
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),

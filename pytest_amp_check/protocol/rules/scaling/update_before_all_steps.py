@@ -22,7 +22,7 @@ RULE = Rule(
     "update-before-all-steps",
     ERROR,
     "scaler.update() runs while an optimizer still holds gradients of the old scale, or without any step before it.",
-    effect="whenever the scale has changed, an update is 2 times too large or too small; no error",
+    effect="after each overflow or growth of the scale, one update is 2 times too large or too small; no error",
     applicability=SAFE,
     event_checks={Update: _check_each_update},
     prescan_words=("scaler",),
@@ -42,7 +42,7 @@ RULE = Rule(
         "update@each": ViolationKind(
             "`{scaler}.update()` runs for each optimizer of `{iterable}`, so it changes the scale while the next ones "
             "still hold gradients of the old scale: update once, after the loop",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="`{iterable}` holds several optimizers"),
         ),
         "update@new-scale": ViolationKind(
             "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale, inside a "
@@ -57,7 +57,9 @@ RULE = Rule(
             cause=Cause(Update),
             trace_kinds=(Backward,),
             exemption="another-scaler",
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(
+                is_possible=True, assumption="`{optimizer}` still holds gradients of an earlier backward"
+            ),
         ),
         "update@left-out": ViolationKind(
             "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is skipped, and raises without a "

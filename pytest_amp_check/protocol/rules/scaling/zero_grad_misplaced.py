@@ -10,20 +10,28 @@ RULE = Rule(
     "zero-grad-misplaced",
     ERROR,
     "Gradients are cleared before the step that needs them, or never.",
-    effect="old gradients stay in each step, so updates grow; with a scaler, one overflow ends all later steps",
+    effect="each step also applies the gradients of all earlier steps, so updates are wrong, and grow; no error",
+    effect_cases={
+        "step=scaler": (
+            "each step also applies all earlier gradients; after one overflow every later step is skipped; no error"
+        ),
+    },
     prescan_words=("scaler",),
     violations={
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
-            effect="nothing is trained: torch raises at the step, or gradients of zero are applied without an error",
+            effect=(
+                "no gradient is left: torch raises AssertionError at the step; after `set_to_none=False` "
+                "nothing is trained"
+            ),
             cause=Cause(ZeroGrad),
             trace_kinds=(Backward,),
             precedence=Precedence(needs_every_path=True),
         ),
         "backward@stale": ViolationKind(
-            "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
-            "call `{optimizer}.zero_grad()` once in every iteration",
+            "Gradients of `{optimizer}` are not cleared between a step and the next backward: call "
+            "`{optimizer}.zero_grad()` in every iteration, before this backward",
             WARNING,
             in_next_iteration=True,
             exemption="cleared-elsewhere",
@@ -36,7 +44,9 @@ RULE = Rule(
             WARNING,
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            certainty=Certainty(is_possible=True, missing_method="zero_grad"),
+            certainty=Certainty(
+                is_possible=True, missing_method="zero_grad", assumption="the caller does not clear the gradients"
+            ),
             exemption="cleared-elsewhere",
             any_precision=True,
         ),
@@ -46,7 +56,7 @@ RULE = Rule(
             WARNING,
             effect="the step also applies gradients of the other loss, so one training disturbs the other; no error",
             trace_kinds=(Backward, Step, ScalerStep),
-            certainty=Certainty(is_possible=True),
+            certainty=Certainty(is_possible=True, assumption="both losses reach the same parameters"),
             exemption="cleared-elsewhere",
             any_precision=True,
         ),

@@ -49,7 +49,8 @@ class LossListener(Listener):
         if id(site) in self._low_loss_site_ids or not self.regions.spans.is_from_closed_region(output):
             return
         self._low_loss_site_ids.add(id(site))
-        names = {"call": SiteText(site), "loss": SiteText(site, Role.ARGUMENT, "input")}
+        given = SiteText(site, Role.ARGUMENT, "input")
+        names = {"call": SiteText(site), "loss": given, "output": given}
         self.recording.emit(e.Loss(site, low_precision=LOW[output.dtype], names=names))
 
     @listener_method

@@ -110,6 +110,7 @@ class ScalerListener(Listener):
                 tracked_scaler.tracked_object.key,
                 tracked.tracked_object.key,
                 closure=closure,
+                has_named_closure=closure and "closure" in kwargs,
                 unscales=_leaves_unscaled(optimizer),
                 unsynchronised=unsynchronized_reason(scaler, optimizer, tracked.params),
                 names=names,

@@ -6,15 +6,16 @@ import ast
 from collections.abc import Callable
 
 from ....protocol import events as e
+from ....protocol.events.regions import describe_region
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo
+from ...interpreter.dtypes import CAST, GUESSED_LOW, REGION, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
-    from ....protocol.sites import Site
+    from ....protocol.sites import Site, TraceFacts
 
     Effect = TypeVar("Effect", bound=e.LowPrecisionEffect)
     Fields = ParamSpec("Fields")
@@ -42,7 +43,22 @@ def emit_once(
         reported.add(key)
         event = kind(interp.site_of(node), *keys, **fields)
         event.dtype, event.guessed = fact.dtype, GUESSED_LOW in fact.traits
+        event.premises = find_premises(interp, fact)
         if not event.names:
             event.names = {"call": SourceText(node)}
         interp.detached_events[key] = event
     return interp.detached_events.get(key)  # type: ignore[return-value]  # the key contains the kind
+
+
+def find_premises(interp: Interpreter, fact: DtypeInfo) -> TraceFacts:
+    """Return what makes a value low, for a trace: the open region, or a cast in the same function."""
+    region = interp.state.open_regions[-1] if interp.state.open_regions else None
+    if (region is None or region.enabled is False) and REGION in fact.traits:
+        # The value has left the region that made it low.
+        region = interp.latest_region
+    if region is not None and region.site is not None and region.enabled is not False:
+        return ((region.site, describe_region(region.dtype)),)
+    function, node = interp.state.frame.function, fact.trait_node
+    if CAST in fact.traits and isinstance(node, ast.expr) and function is not None and node in function.nodes:
+        return ((interp.site_of(node), f"the tensor is cast to {fact.dtype}"),)
+    return ()

@@ -1,0 +1,48 @@
+"""Search for the assignment that chose the dtype of a cast."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ...protocol.sites import TraceFacts
+from ...protocol.source_text import access_text
+from ..interpreter.interpreter import Interpreter
+from ..project.syntax import tail_name, walk
+from .syntax_queries import keywords_of
+
+#: Names of low dtypes, as attributes of torch and as texts.
+_LOW = frozenset(("float16", "half", "bfloat16", "fp16", "bf16"))
+
+
+def trace_dtype_choice(interp: Interpreter, call: ast.AST) -> TraceFacts:
+    """Return the assignment of a low dtype to the variable that a call casts to, for a trace.
+
+    The assignment is the last one before the call, in the same function, or else in the module.
+    """
+    if not isinstance(call, ast.Call):
+        return ()
+    frame = interp.state.frame
+    scopes: list[Sequence[ast.AST]] = [frame.module.tree.body]
+    if frame.function is not None:
+        scopes.insert(0, frame.function.nodes)
+    for name in filter(None, map(access_text, _dtype_arguments(call))):
+        for nodes in scopes:
+            found = [node for node in nodes if isinstance(node, ast.Assign) and _assigns_low_dtype(node, name)]
+            before = [node for node in found if node.lineno < call.lineno] or found
+            if before:
+                return ((interp.site_of(max(before, key=lambda node: node.lineno)), "the low dtype is chosen"),)
+    return ()
+
+
+def _dtype_arguments(call: ast.Call) -> list[ast.expr]:
+    """Return the arguments of a call that may be a variable with a dtype."""
+    named = [value for name, value in keywords_of(call).items() if name is not None and "dtype" in name]
+    return [each for each in (*call.args, *named) if isinstance(each, (ast.Name, ast.Attribute))]
+
+
+def _assigns_low_dtype(node: ast.Assign, name: str) -> bool:
+    """Return True for an assignment of a value with a low dtype to a variable."""
+    if not any(access_text(target) == name for target in node.targets):
+        return False
+    return any(tail_name(part) in _LOW for part in walk(node.value) if isinstance(part, (ast.Name, ast.Attribute)))
