@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 from doors import flake8
 from samples import sample
-from warm import run_command, run_pytest, warm_python
+from warm import RECORDER, run_command, run_pytest, warm_python
 
 from pytest_amp_check.frontends.formats import FORMATS
 from pytest_amp_check.protocol.rules import RULES
@@ -41,6 +41,22 @@ def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
     return run_command(*argv, cwd=cwd)
 
 
+@pytest.fixture(scope="module")
+def project_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a folder with many files for tests of output. Its cache serves all of them."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "train.py").write_text(BAD)
+    write_many(folder / "many", 80)
+    return folder
+
+
+def write_many(folder: Path, files: int) -> None:
+    """Write files with a mistake each. Each file is longer than the file size limit of a test."""
+    folder.mkdir()
+    for number in range(files):
+        (folder / f"train_{number}.py").write_text(BAD + "# and a comment\n" * 300)
+
+
 # A disk that is full.
 
 #: Commands that print, an odd number.
@@ -65,13 +81,10 @@ PRINTING = [
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_output_that_cannot_be_written_is_said_and_fails(
-    argv: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], unbuffered: str, project_of_many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    Path("train.py").write_text(BAD)
-    Path("many").mkdir()
-    for number in range(20):
-        Path("many", f"train_{number}.py").write_text(BAD)
+    monkeypatch.chdir(project_of_many)
     with open(FULL, "w") as full:
         done = subprocess.run(
             [warm_python(), "-m", "pytest_amp_check", *argv], stdout=full, stderr=subprocess.PIPE, text=True
@@ -92,7 +105,7 @@ def test_a_run_whose_summary_cannot_be_written_fails_with_one_code() -> None:
     pytest.importorskip("torch")
     Path("train.py").write_text("import torch\n")
     with open(FULL, "w") as full:
-        command = [sys.executable, "-m", "pytest_amp_check", "run", "train.py"]
+        command = [warm_python(RECORDER), "-m", "pytest_amp_check", "run", "train.py"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, [LOST])
 
@@ -131,23 +144,23 @@ def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def many() -> None:
-    Path("many").mkdir()
-    for number in range(20):
-        # Longer than the file size limit of this test.
-        Path("many", f"train_{number}.py").write_text(BAD + "# and a comment\n" * 300)
+    write_many(Path("many"), 20)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_file_of_findings_that_cannot_be_written_keeps_the_last_one(name: str) -> None:
-    many()
-    shown = amp_check("check", "many", "--output-format", name, "--no-cache").stdout
+def test_a_file_of_findings_that_cannot_be_written_keeps_the_last_one(
+    name: str, project_of_many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project_of_many)
+    shown = amp_check("check", "many", "--output-format", name).stdout
     Path("found").write_text("the last one")
-    done = on_a_full_disk("check", "many", "--output-format", name, "--output-file", "found", "--no-cache")
+    before = sorted(os.listdir())
+    done = on_a_full_disk("check", "many", "--output-format", name, "--output-file", "found")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("found cannot be written: file too large")
     # The findings are shown instead, because the analysis may have taken long.
     assert done.stdout == shown
-    assert sorted(os.listdir()) == ["found", "many"]
+    assert sorted(os.listdir()) == before
     assert Path("found").read_text() == "the last one"
 
 
@@ -194,12 +207,12 @@ def test_files_that_cannot_be_put_right_stay_as_they_are(flag: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_reader_that_leaves_is_answered_by_an_exit_code(name: str) -> None:
-    many()
-    for number in range(60):
-        Path("many", f"more_{number}.py").write_text(BAD)
+def test_a_reader_that_leaves_is_answered_by_an_exit_code(
+    name: str, project_of_many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project_of_many)
     with subprocess.Popen(
-        [warm_python(), "-m", "pytest_amp_check", "check", "many", "--output-format", name, "--no-cache"],
+        [warm_python(), "-m", "pytest_amp_check", "check", "many", "--output-format", name],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -260,7 +273,7 @@ def test_other_output_that_cannot_be_written_is_said_too(argv: list[str], monkey
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", FULL)
     Path("train.py").write_text(BAD)
     with open(FULL, "w") as full:
-        command = [sys.executable, "-m", "pytest_amp_check", "check", "train.py", *argv]
+        command = [warm_python(), "-m", "pytest_amp_check", "check", "train.py", *argv]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
         assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
     assert done.returncode == 2

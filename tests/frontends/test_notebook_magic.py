@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from notebook_cells import SETUP, STEP
-from warm import run_python
+from warm import TORCH, run_python
 
 torch = pytest.importorskip("torch")
 nbclient = pytest.importorskip("nbclient")
@@ -129,5 +129,5 @@ def test_the_magic_needs_torch(tmp_path: Path) -> None:
         "shell.run_cell('%load_ext pytest_amp_check')\nshell.run_cell('%%amp\\nprint(1)')\n"
     )
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = run_python("-c", program, cwd=tmp_path, env=environment)
+    done = run_python("-c", program, cwd=tmp_path, env=environment, loaded=TORCH)
     assert "UsageError: %%amp needs torch" in done.stdout + done.stderr

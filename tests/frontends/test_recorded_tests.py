@@ -482,7 +482,8 @@ def test_workers(project: pytest.Pytester) -> None:
         "def test_good():\n    train(skip=True)\n"
         "@pytest.mark.amp_memory('1 KiB')\ndef test_memory():\n    import torch\n    torch.zeros(1024)\n"
     )
-    result = run_pytest(project, *FLAGS, "-p", "xdist", "-n", "2", "-v", "--amp-report=amp.html", "test_a.py")
+    flags = ("-p", "xdist", "-n", "2", "-v", "--amp-report=amp.html")
+    result = run_pytest(project, *FLAGS, *flags, "test_a.py", warm_children=True)
     result.assert_outcomes(failed=5, passed=1)
     assert result.outlines.count("  trace:") == 1
     counted, told, first, *_, total, report = summary(result)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rank_programs import source_line
-from warm import run_module
+from warm import run_python
 
 pytestmark = [
     pytest.mark.long,
@@ -24,12 +24,13 @@ LAUNCHED = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
 RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
 
 
-def run(*module: str, warm: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command whose ranks are forked from a process with torch loaded, or really started."""
+def run(*arguments: str, warm: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a module or code whose ranks are forked from a process with torch loaded, or really started."""
     settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     package = os.pathsep.join(filter(None, [str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment}
-    return run_module(*module, cwd=SUPPORT, env=environment, warm_children=warm)
+    given = arguments if arguments[0] == "-c" else ("-m", *arguments)
+    return run_python(*given, cwd=SUPPORT, env=environment, warm_children=warm)
 
 
 def launched(ranks: int, name: str, *options: str, warm: bool = True) -> subprocess.CompletedProcess[str]:
@@ -242,7 +243,7 @@ def run_on_gpus(start: str, variant: str, folder: Path) -> subprocess.CompletedP
     script.write_text(ON_GPUS, encoding="utf-8")
     launcher = [*LAUNCHED, "2", "-m"] if start == "launched" else []
     command = [*launcher, *RUN, "--device", "emulate", str(script), start, str(folder / "store"), variant]
-    return run(*command, warm=False, GLOO_SOCKET_IFNAME="lo", TMPDIR=str(folder))
+    return run(*command, GLOO_SOCKET_IFNAME="lo", TMPDIR=str(folder))
 
 
 def test_no_destructor_of_an_emulated_process_group_runs() -> None:
@@ -257,5 +258,5 @@ def test_no_destructor_of_an_emulated_process_group_runs() -> None:
         "gc.collect()\n"
         "print([group() is not None for group in groups])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout == "[True, True]\n"
+    done = run("-c", code)
+    assert (done.returncode, done.stdout) == (0, "[True, True]\n")

@@ -10,7 +10,7 @@ import string
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ FAMILIES = {
 }
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-every_label = pytest.mark.parametrize("label", LABELS)
 
 
 def fields(template: str) -> set[str]:
@@ -169,34 +168,50 @@ def test_severities_are_known_and_an_error_rule_has_an_error(rule: Rule) -> None
     assert rule.severity in severities
 
 
-@every_label
-def test_each_message_is_one_sentence_with_the_way_out_after_a_colon(label: str) -> None:
-    _, fault = LABELS[label]
-    message = fault.message
+def problems_of(message: str) -> Iterator[str]:
+    """Yield what is wrong with the form of a message."""
     wrong, colon, way_out = message.partition(": ")
-    assert colon and len(wrong.split()) >= 3 and way_out.strip()
-    assert not message.endswith((".", "!", "?", " ")) and "\n" not in message and "  " not in message
-    assert not re.search(r"[.!?] [A-Z]", message), "more than one sentence"
-    assert message[0].isupper() or message[0] in "`{"
-    assert message.count("`") % 2 == 0
+    if not (colon and len(wrong.split()) >= 3 and way_out.strip()):
+        yield "no remedy after a colon"
+    if message.endswith((".", "!", "?", " ")) or "\n" in message or "  " in message:
+        yield "an end or white space that is not allowed"
+    if re.search(r"[.!?] [A-Z]", message):
+        yield "more than one sentence"
+    if not (message[0].isupper() or message[0] in "`{"):
+        yield "a beginning in lower case"
+    if message.count("`") % 2:
+        yield "an odd backtick"
+    for match in re.finditer(r"\{(\w+)\}", message):
+        if match[1] in NAMES and not message[: match.start()].count("`") % 2:
+            yield f"{match[0]} is not quoted"
 
 
-@every_label
-def test_each_message_uses_names_that_someone_gives(label: str) -> None:
-    rule, fault = LABELS[label]
-    unknown = fields(fault.message) - NAMES
-    if label.endswith("-framework"):
-        unknown -= OF_FRAMEWORKS
-    unknown -= OF_PATHS.get(label, set())
-    assert not unknown or rule.event_checks or rule.program_checks or rule.code in BY_ENGINE, f"nobody gives {unknown}"
+def test_each_message_is_one_sentence_with_the_way_out_after_a_colon_and_names_in_backticks() -> None:
+    wrong = {label: found for label, (_, fault) in LABELS.items() if (found := [*problems_of(fault.message)])}
+    assert wrong == {}
 
 
-@every_label
-def test_the_users_own_names_stand_in_backticks(label: str) -> None:
-    _, fault = LABELS[label]
-    for match in re.finditer(r"\{(\w+)\}", fault.message):
-        if match.group(1) in NAMES:
-            assert fault.message[: match.start()].count("`") % 2 == 1, f"{match.group()} is not quoted"
+def test_what_is_wrong_with_a_message() -> None:
+    assert [*problems_of("`{scaler}` is used twice here: use one")] == []
+    assert len([*problems_of("two words: x")]) == 2
+    assert [*problems_of("`x` is used twice. Use one: or more.")] == [
+        "an end or white space that is not allowed",
+        "more than one sentence",
+    ]
+    assert [*problems_of("`{scaler} is used twice: use one")] == ["an odd backtick"]
+    assert [*problems_of("The {scaler} is used twice: use one")] == ["{scaler} is not quoted"]
+
+
+def test_each_message_uses_names_that_someone_gives() -> None:
+    nobody_gives = {}
+    for label in LABELS:
+        rule, fault = LABELS[label]
+        unknown = fields(fault.message) - NAMES - OF_PATHS.get(label, set())
+        if label.endswith("-framework"):
+            unknown -= OF_FRAMEWORKS
+        if unknown and not (rule.event_checks or rule.program_checks or rule.code in BY_ENGINE):
+            nobody_gives[label] = unknown
+    assert nobody_gives == {}
 
 
 @every_rule

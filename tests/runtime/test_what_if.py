@@ -58,9 +58,12 @@ def has_low_lstm() -> bool:
 def test_answers_are_what_the_changed_model_needs(
     program: str, optimizer: str, autocast: bool, fewest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two steps suffice, because all later steps are equal. The benchmark runs three steps and longer sequences."""
-    short = WHAT_IF["PROGRAMS"]["gru"]._replace(batch=lambda size: torch.randint(300, (size, 8)))
-    monkeypatch.setitem(WHAT_IF["PROGRAMS"], "gru", short)
+    """Two steps suffice, because all later steps are equal. The benchmark runs three steps and larger batches."""
+    programs = WHAT_IF["PROGRAMS"]
+    short = programs["gru"]._replace(batch=lambda size: torch.randint(300, (size, 8)))
+    smaller = {"moe": programs["moe"]._replace(size=64), "transformer": programs["transformer"]._replace(size=4)}
+    for name, changed in {"gru": short, **smaller}.items():
+        monkeypatch.setitem(programs, name, changed)
     settings = (("foreach", True),) if optimizer == "SGD" else ()
     # On a CPU without low-precision LSTM, the same number of answers is compared without autocast.
     autocast = autocast and (program != "lstm" or has_low_lstm())

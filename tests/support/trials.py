@@ -90,7 +90,7 @@ def trials(
     """
     chance = Random(0)  # noqa: S311 - the same trials each time
     for program, source in sources.items():
-        for mutant in _mutants(source) if mistakes else [Mutant(NONE, ast.parse(source), lambda twin: None, set())]:
+        for mutant in mutants_of(source) if mistakes else [Mutant(NONE, ast.parse(source), lambda twin: None, set())]:
             for name, variant in variants.items():
                 if chance.random() < share:
                     trees = variant(mutant.tree())
@@ -99,7 +99,7 @@ def trials(
 
 
 @functools.cache
-def _mutants(source: str) -> list[Mutant]:
+def mutants_of(source: str) -> list[Mutant]:
     """Return all mutants of a program. Each mutant makes its own tree, so that several tests can share the mutants."""
     return list(mutants(ast.parse(source)))
 

@@ -1,9 +1,9 @@
 """``python -m`` in forked processes: the parent process has already loaded the slowest imports.
 
-Loading torch takes ten times as long as the work of most of these processes, and loading the analyzer three times. The
-parent processes load nothing else, and no op has run in them. A fork continues as ``python -m`` would, and ends as
-Python ends, except that the preloaded modules are not torn down. The effects of starting a process are tested with
-processes that are really started.
+Loading torch takes ten times as long as the work of most of these processes, loading the analyzer three times, and
+loading pytest and the recorder twice. The parent processes load nothing else, and no op has run in them. A fork
+continues as ``python -m`` would, and ends as Python ends, except that the preloaded modules are not torn down. The
+effects of starting a process are tested with processes that are really started.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import io
 import marshal
 import multiprocessing.process
 import os
+import pkgutil
 import platform
 import runpy
 import selectors
@@ -44,21 +45,49 @@ EARLY = (
     *("LANG", "LC_ALL", "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA"),
     *("PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS"),
 )
-#: Search path for modules. From it, the parent process has loaded only the analyzer.
+#: Search path for modules. From it, the parent process has loaded only this package.
 PATH = "PYTHONPATH"
+PACKAGE = "pytest_amp_check"
+#: The folder that contains the package.
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: torch, and the module that the first created optimizer would load.
 TORCH = ("torch", "torch._dynamo")
 #: Modules that every check loads, and libcst, which writes fixes and takes longer to load than all others together.
 READER = (
     "pytest_amp_check.frontends.cli",
+    "pytest_amp_check.frontends.fix_command",
+    "pytest_amp_check.static.engine",
     "pytest_amp_check.static.entry_points",
     "pytest_amp_check.protocol.graph_checker",
+    "pytest_amp_check.protocol.rules.*",
     "libcst",
 )
 #: Modules of the language server.
 SERVER = (*READER, "pygls.lsp.server")
-#: Modules for a run of pytest that trains nothing.
-PYTEST = ("pytest",)
+#: Modules for a run of pytest that trains nothing: pytest, and the plugins that pytest loads in each run.
+PYTEST = (
+    "pytest",
+    *("_pytest.faulthandler", "_pytest.helpconfig", "_pytest.junitxml", "_pytest.pastebin", "_pytest.setuponly"),
+    *("_pytest.setupplan", "_pytest.skipping", "_pytest.threadexception", "_pytest.tracemalloc", "_pytest.unittest"),
+    *("_pytest.unraisableexception", "_pytest.warnings"),
+)
+#: Modules for a recorded run of a script or of pytest. Not the plugin itself, because pytest rewrites its assertions.
+RECORDER = (
+    *TORCH,
+    *PYTEST,
+    "pytest_amp_check.frontends.cli",
+    "pytest_amp_check.frontends.fixtures",
+    "pytest_amp_check.frontends.run_findings",
+    "pytest_amp_check.frontends.script_runs",
+    "pytest_amp_check.protocol.rules.*",
+    "pytest_amp_check.runtime.emulate.*",
+    "pytest_amp_check.runtime.measure.*",
+    "pytest_amp_check.runtime.ranks.*",
+    "pytest_amp_check.runtime.record.*",
+    "pytest_amp_check.runtime.replay.*",
+    "pytest_amp_check.runtime.run",
+    "pytest_amp_check.static.file_analysis",
+)
 #: Largest size of a message in bytes, and largest number of files sent with a message.
 MESSAGE, FILES = 1 << 20, 64
 #: ``python -m pytest_amp_check`` with a limit of the address space.
@@ -83,14 +112,31 @@ def run_module(
 
 
 def run_python(
-    *arguments: str, cwd: str | os.PathLike[str], env: Mapping[str, str], warm_children: bool = False
+    *arguments: str,
+    cwd: str | os.PathLike[str],
+    env: Mapping[str, str],
+    warm_children: bool = False,
+    loaded: tuple[str, ...] = RECORDER,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python ARGUMENTS`` like run_module(): a module after -m, a text after -c, or a file."""
+    """Run ``python ARGUMENTS`` like run_module(): a module after -m, a text after -c, or a file.
+
+    ``loaded`` are the modules of the parent process: TORCH for a process that hides or replaces this package's modules.
+    """
     if _has_cuda():
         # With CUDA, a forked process has restrictions that a started process does not have.
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
-    return _text(_forked(TORCH, arguments, b"", cwd, env, warm_children=warm_children))
+    if _has_other_package(arguments, cwd, env):
+        loaded = TORCH
+    return _text(_forked(loaded, arguments, b"", cwd, env, warm_children=warm_children))
+
+
+def _has_other_package(arguments: tuple[str, ...], cwd: str | os.PathLike[str], env: Mapping[str, str]) -> bool:
+    """Return True if Python would find this package elsewhere, or must not find it."""
+    paths = [path for path in env.get(PATH, "").split(os.pathsep) if path]
+    given = os.path.dirname(arguments[0]) if arguments[0].endswith(".py") else ""
+    found = {os.path.realpath(os.path.join(cwd, path)) for path in ("", given, *paths)} - {os.path.realpath(ROOT)}
+    return any(os.path.exists(os.path.join(path, name)) for path in found for name in (PACKAGE, f"{PACKAGE}.py"))
 
 
 def run_command(
@@ -214,7 +260,7 @@ def _asked(address: str) -> socket.socket:
 def start_sources() -> None:
     """Start the parent processes for forks early, so that forks of this process share them."""
     if platform.system() == "Linux":
-        for loaded in (READER, PYTEST) if _has_cuda() else (READER, PYTEST, TORCH):
+        for loaded in (READER, PYTEST) if _has_cuda() else (READER, PYTEST, RECORDER):
             _source(loaded, _early(loaded, os.environ))
 
 
@@ -255,8 +301,9 @@ STAND_IN = """\
 #!{python} -IS
 import marshal, os, signal, socket, sys
 flags, arguments = [], sys.argv[1:]
-while arguments and arguments[0] == "-u":
-    flags.append(arguments.pop(0))
+# -B says what a variable of the environment says.
+while arguments and arguments[0] in ("-u", "-B"):
+    flags += ["-u"] * (arguments.pop(0) == "-u")
 if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-c", "-m")) or any(
     os.environ.get(name) != value for name, value in {early!r}.items()
 ):
@@ -453,6 +500,15 @@ def _go_on(request: Request, stand_in: str) -> None:
         exec(code, vars(main))  # noqa: S102 - as above
 
 
+def _load(name: str) -> None:
+    """Import a module. A name that ends with ``.*`` stands for a package with all of its modules."""
+    package = name.removesuffix(".*")
+    module = importlib.import_module(package)
+    if package != name:
+        for each in pkgutil.walk_packages(module.__path__, f"{package}."):
+            importlib.import_module(each.name)
+
+
 def _spare(loaded: Mapping[str, object]) -> None:
     """Prevent Python from tearing down these modules at exit.
 
@@ -484,7 +540,7 @@ if __name__ == "__main__":
     atexit.register(_spare, loaded)
     own = set(sys.modules)
     for each in sys.argv[2:]:
-        importlib.import_module(each)
+        _load(each)
     loaded.update((name, module) for name, module in sys.modules.items() if name not in own)
     # The reference cycle keeps the modules alive, and the garbage collector does not see it.
     loaded[""] = loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ class Import(NamedTuple):
     line: int
 
 
-def imports(name: str, source: str) -> Iterator[Import]:
+def imports(name: str, tree: ast.Module) -> Iterator[Import]:
     """Yield every import of a module, given by its path below the package."""
     parts = [PACKAGE, *name.removesuffix(".py").split("/")]
     if parts[-1] == "__init__":
@@ -108,17 +109,30 @@ def imports(name: str, source: str) -> Iterator[Import]:
             for alias in node.names:
                 # A name may be a module, or an object inside a module: the longer path is the stricter interpretation.
                 yield Import(f"{base}.{alias.name}", lazy, node.lineno)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for guarded in node.body:
                 yield from visit(guarded, lazy=True)
             for other in node.orelse:
                 yield from visit(other, lazy)
         else:
-            inner = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            inner = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             for child in ast.iter_child_nodes(node):
-                yield from visit(child, inner)
+                # No expression contains an import.
+                if not isinstance(child, ast.expr):
+                    yield from visit(child, inner)
 
-    yield from visit(ast.parse(source), lazy=False)
+    yield from visit(tree, lazy=False)
+
+
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    """Return the syntax tree of a module of the package. The tests share the trees, and change none."""
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports_of(name: str) -> list[Import]:
+    return list(imports(name, tree_of(name)))
 
 
 def may(name: str, found: Import) -> bool:
@@ -190,10 +204,15 @@ def may(name: str, found: Import) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_who_imports_whom(name: str) -> None:
-    found = list(imports(name, (ROOT / name).read_text(encoding="utf-8")))
-    assert [f"{name}:{each.line} imports {each.target}" for each in found if not may(name, each)] == []
+def test_who_imports_whom() -> None:
+    """Each module has only imports that the table allows; a failure names every other import."""
+    wrong = [
+        f"{name}:{each.line} imports {each.target}"
+        for name in MODULES
+        for each in imports_of(name)
+        if not may(name, each)
+    ]
+    assert wrong == []
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -217,7 +236,7 @@ def test_no_two_modules_import_each_other() -> None:
     graph: dict[str, set[str]] = {}
     for name in MODULES:
         own = ".".join([PACKAGE, *name.removesuffix(".py").split("/")]).removesuffix(".__init__")
-        targets = {each.target for each in imports(name, (ROOT / name).read_text(encoding="utf-8"))}
+        targets = {each.target for each in imports_of(name)}
         # Names imported from a module are usually no modules themselves.
         graph[own] = {found for target in targets for found in (target, target.rpartition(".")[0]) if found in modules}
         graph[own] -= {own, PACKAGE}
@@ -232,7 +251,7 @@ def test_no_class_of_the_reader_of_source_grows_without_end() -> None:
     bases: dict[str, list[str]] = {}
     large: list[str] = []
     for name in (name for name in MODULES if name.startswith("static/")):
-        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
                 methods = sum(isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) for part in node.body)
@@ -263,10 +282,13 @@ def optional_attributes(node: ast.ClassDef) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_class_has_dozens_of_optional_attributes(name: str) -> None:
-    classes = [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.ClassDef)]
-    many = {node.name: sorted(found) for node in classes if len(found := optional_attributes(node)) > MAX_OPTIONAL}
+def test_no_class_has_dozens_of_optional_attributes() -> None:
+    many = {
+        f"{name}: {node.name}": sorted(found)
+        for name in MODULES
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.ClassDef) and len(found := optional_attributes(node)) > MAX_OPTIONAL
+    }
     assert not many, "make a class with its own join of those that are computed and read together"
 
 
@@ -282,10 +304,14 @@ def test_what_a_circle_is() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [["b", "c"]]
 
 
-@pytest.mark.parametrize("name", CHECK_PATH)
-def test_what_checking_a_file_loads(name: str) -> None:
-    found = [each for each in imports(name, (ROOT / name).read_text(encoding="utf-8")) if not each.lazy]
-    assert [f"{name}:{each.line} imports {each.target}" for each in found if each.target.split(".")[0] in DEAR] == []
+def test_what_checking_a_file_loads() -> None:
+    dear = [
+        f"{name}:{each.line} imports {each.target}"
+        for name in CHECK_PATH
+        for each in imports_of(name)
+        if not each.lazy and each.target.split(".")[0] in DEAR
+    ]
+    assert dear == []
 
 
 @pytest.mark.parametrize(
@@ -353,7 +379,7 @@ def test_what_checking_a_file_loads(name: str) -> None:
     ],
 )
 def test_the_table_itself(name: str, source: str, allowed: bool) -> None:
-    assert all(may(name, each) for each in imports(name, source)) == allowed
+    assert all(may(name, each) for each in imports(name, ast.parse(source))) == allowed
 
 
 def python(code: str) -> str:

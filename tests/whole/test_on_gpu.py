@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from benchmarking import BENCHMARKS, benchmark
 from samples import EXHAUSTIVE
-from warm import run_module, run_python
+from warm import RECORDER, TORCH, run_module, run_python
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,8 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the kit would st
 
 def run(*flags: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run the command as in a checkout."""
-    return run_python(str(root / "benchmarks" / "on_gpu.py"), *flags, cwd=ROOT, env=os.environ, warm_children=True)
+    script, loaded = str(root / "benchmarks" / "on_gpu.py"), RECORDER if root == ROOT else TORCH
+    return run_python(script, *flags, cwd=ROOT, env=os.environ, warm_children=True, loaded=loaded)
 
 
 @pytest.fixture

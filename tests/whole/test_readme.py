@@ -247,12 +247,12 @@ def torch_at_hand() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("torch_at_hand")
+@pytest.mark.usefixtures("torch_at_hand", "this_plugin_alone")
 @pytest.mark.parametrize("block", TRAINING)
 def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_example=block)
     if "def test_" in block:
-        run_pytest(pytester, "-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
+        run_pytest(pytester).assert_outcomes(passed=1)
     else:
         done = run_module("test_example", cwd=pytester.path, env=os.environ)
         assert done.returncode == 0, done.stderr
