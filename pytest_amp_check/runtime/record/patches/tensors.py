@@ -95,6 +95,10 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
                     return result
                 if factor:
                     return _run_average_step(original, (self, other, *more), factor)
+                if isinstance(other, torch.Tensor) and not (other.is_floating_point() or self.requires_grad):
+                    result = original(self, other, *more)
+                    _notify_integers_added(self)
+                    return result
             return original(self, other, *more, **factor)
 
         return patched_addition
@@ -128,6 +132,8 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
                 _notify_change(self, effect, () if other is _NONE else (other,), named)
             if other is _NONE or named:
                 return original(self, *(() if other is _NONE else (other,)), **named)
+            if self.dtype in LOW and isinstance(other, float) and 0.0 < other < 1.0:
+                return _run_decay(original, self, other)
             return original(self, other)
 
         return patched_change
@@ -169,20 +175,35 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     return wrap_one_operand if name in ONE_OPERAND else wrap_change
 
 
+def _run_decay(original: Any, tensor: Any, factor: float) -> Any:
+    """Run a multiplication by a number below one, which may be the first half of an average's step."""
+    recorders = _recorders_of_averages(tensor)
+    value_before = tensor.detach().clone() if recorders and not is_called_by_torch(3) else None
+    result = original(tensor, factor)
+    if value_before is not None:
+        for recorder in recorders:
+            recorder.losses.record_low_decay(tensor, value_before, factor)
+    return result
+
+
+def _recorders_of_averages(tensor: Any) -> tuple[Recorder, ...]:
+    """Return the recorders that check the next step of a low-precision average."""
+    if torch.compiler.is_compiling():
+        return ()
+    return tuple(recorder for recorder in THREAD.active_recorders if recorder.losses.should_watch_averages(tensor))
+
+
 def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a step of a low-precision average: ``add_`` with an ``alpha``, or ``lerp_``."""
     tensor = args[0]
-    recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    if torch.compiler.is_compiling() or not any(
-        recorder.losses.should_watch_averages(tensor) for recorder in recorders
-    ):
-        return original(*args, **kwargs)
+    recorders = _recorders_of_averages(tensor)
     # The depth counts the frame of the patch between the program and this function.
-    value_before = None if is_called_by_torch(3) else tensor.detach().clone()
+    value_before = tensor.detach().clone() if recorders and not is_called_by_torch(3) else None
     result = original(*args, **kwargs)
     if value_before is not None:
+        factor = kwargs.get("alpha", 1)
         for recorder in recorders:
-            recorder.losses.record_low_average(tensor, value_before, args[1] if len(args) > 1 else None)
+            recorder.losses.record_low_average(tensor, value_before, args[1] if len(args) > 1 else None, factor)
     return result
 
 
@@ -191,6 +212,13 @@ def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
     if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         for recorder in recorders:
             recorder.losses.record_low_sum(tensor, term, factor)
+
+
+def _notify_integers_added(tensor: Any) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
+    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
+        for recorder in recorders:
+            recorder.losses.record_integers_added(tensor)
 
 
 def _notify_indexed_sum(tensor: Any, source: Any) -> None:
