@@ -329,7 +329,10 @@ class RunChecker(Checker):
         )
         for label, event, values, others in program_violations(run_program):
             trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-            yield make_finding(label, self.find_own_site(event.site), [event, *others], values, trace)
+            finding = make_finding(label, self.find_own_site(event.site), [event, *others], values, trace)
+            # What source code does not show has happened in a run.
+            finding.certain = True
+            yield finding
 
 
 def _event_identity(event: Event) -> Identity:

@@ -39,12 +39,12 @@ class Role(Enum):
     OPTIMIZER = auto()
     #: The first argument, or the argument with a given name.
     ARGUMENT = auto()
-    #: The same parts of the call whose result runs backward.
+    #: The object that scales the loss of a backward, and the loss.
     INNER_RECEIVER = auto()
     INNER_ARGUMENT = auto()
 
 
-#: The parts of the call whose result runs backward.
+#: The parts of a call such as ``scaler.scale(loss)`` whose result runs backward.
 _INNER = {Role.INNER_RECEIVER: Role.RECEIVER, Role.INNER_ARGUMENT: Role.ARGUMENT}
 
 
@@ -71,10 +71,15 @@ class SiteText:
             # CPython 3.11 and later locate a method call at the line of the method's name, without the lines above.
             is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
             inner = None if is_cut else _backward_root(call)
-            if not isinstance(inner, ast.Call):
+            if not isinstance(inner, ast.Call) or not _scales_loss(inner):
                 return str(SourceText(inner)) if inner is not None and self.role is Role.INNER_ARGUMENT else ""
             return str(_text_of_role(inner, _INNER[self.role], self.keyword) or "")
         return str(_text_of_role(call, self.role, self.keyword) or "")
+
+
+def _scales_loss(call: ast.Call) -> bool:
+    """Return True if a call scales a loss, by the name of its method. Other calls compute the loss."""
+    return isinstance(call.func, ast.Attribute) and "scale" in call.func.attr
 
 
 def text_of_optimizer(site: Site, role: Role, keyword: str = "") -> SiteText:
