@@ -143,6 +143,7 @@ INDEX: tuple[Listing, ...] = (
         ("GradLog", "LossRead"),
         (
             "edit@scaled",
+            "edit@backward",
             "read@scaled",
             "log:scaled",
             "loss:scaled",
@@ -244,7 +245,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("clip@partly",),
+        ("clip@partly", "clip@with-scaled"),
     ),
     (
         ("AMP213", "nonfinite-error-in-clip", "scaling", "warning", "both", True, "unsafe"),

@@ -40,6 +40,7 @@ def patches() -> list[Patch]:
         Patch(torch.Tensor, "set_", on_call=_notify_new_storage, only_user_calls=True, may_be_compiled=True),
         *(Patch(torch, name, make_wrapper=_wrap_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
         *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken(name)) for name in NUMBERS),
+        Patch(torch.Tensor, "register_hook", on_call=_notify_hook, only_user_calls=True, may_be_compiled=True),
         Patch(torch.Tensor, "grad", make_wrapper=_patch_grad),
         Patch(torch.Tensor, "data", make_wrapper=_patch_data),
     ]
@@ -293,6 +294,10 @@ def _patch_grad(original: Any) -> Any:
     # Tensors have the same slot under two names. Reading the other name is twice as fast as calling the covered slot,
     # and torch reads gradients many times per step.
     return _SlotProperty("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
+
+
+def _notify_hook(recorder: Recorder, tensor: Any, hook: Any) -> None:
+    recorder.gradients.record_tensor_hook(tensor)
 
 
 def _notify_new_storage(recorder: Recorder, tensor: Any, source: Any = None, *args: Any, **kwargs: Any) -> None:
