@@ -73,7 +73,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         trace=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.trace),
         label=finding.label,
     )
-    copy.ranks, copy.remedy = finding.ranks, finding.remedy
+    copy.ranks, copy.remedy, copy.follows = finding.ranks, finding.remedy, finding.follows
     return copy
 
 

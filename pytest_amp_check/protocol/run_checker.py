@@ -25,6 +25,7 @@ from .findings_builder import (
     program_violations,
 )
 from .frameworks import FRAMEWORKS
+from .rule import ERROR
 from .rules import ALONE, LABELS
 from .selection import is_selected
 from .sites import Site
@@ -87,6 +88,9 @@ class RunChecker(Checker):
         self.backward_sites: dict[int, set[Site]] = {}
         #: Findings of uncleared gradients -> optimizers. A later clear withdraws the findings.
         self.uncleared_findings: dict[tuple[str, Identity], set[int]] = {}
+        #: Number of steps so far, and the earliest finding of a wrong update, with the number of steps before it.
+        self.step_count = 0
+        self.wrong_update: tuple[Finding, int] | None = None
         #: State after events without violation. A loop has few states, so most events are looked up here.
         self.known_transitions: dict[Repeat, PathState] = {}
 
@@ -164,6 +168,8 @@ class RunChecker(Checker):
             if not follows or not any(code.startswith(follows) for code, *_ in by_location):
                 by_location.setdefault(_finding_key(finding), finding)
         chosen = [f for f in by_location.values() if select is None or is_selected(select, f)]
+        if self.wrong_update is not None:
+            _order_consequences(chosen, *self.wrong_update)
         return sorted(chosen, key=Finding.order)
 
     def check_event(self, event: Event) -> None:
@@ -221,6 +227,7 @@ class RunChecker(Checker):
         if isinstance(event, _VISITS):
             self.visit_counts[identity] = self.visit_counts.get(identity, 0) + 1
         if isinstance(event, _STEPS) and event.object is not None:
+            self.step_count += 1
             self.backward_sites.pop(event.object, None)
         if isinstance(event, e.Update):
             self.updated_scalers.add(event.subject)
@@ -312,7 +319,11 @@ class RunChecker(Checker):
         if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):
             return
         final_label, values = add_framework_advice(label, by)
-        self.path_findings[key] = make_finding(final_label, site, [*involved, *reversed(path)], values, steps)
+        finding = make_finding(final_label, site, [*involved, *reversed(path)], values, steps)
+        self.path_findings[key] = finding
+        if self.wrong_update is None and finding.severity == ERROR and finding.code.startswith("AMP2"):
+            # The step that detects a violation is counted already.
+            self.wrong_update = finding, self.step_count - isinstance(partner, _STEPS)
 
     def _check_whole_run(self) -> Iterator[Finding]:
         """Yield findings of the rules that check a run as a whole."""
@@ -333,6 +344,22 @@ class RunChecker(Checker):
             # What source code does not show has happened in a run.
             finding.certain = True
             yield finding
+
+
+def _order_consequences(findings: list[Finding], wrong_update: Finding, step: int) -> None:
+    """Mark findings of non-finite values that a wrong update may have caused: those of later steps.
+
+    The gradients of a wrong backward may already be non-finite in the same step.
+    """
+    if not any(finding.label == wrong_update.label and finding.site == wrong_update.site for finding in findings):
+        return
+    for finding in findings:
+        found_at = finding.names.get("step", "")
+        if finding.code != "AMP802" or not found_at.isdecimal():
+            continue
+        if int(found_at) > step or (int(found_at) == step and finding.label == "not-finite:gradient"):
+            finding.follows, finding.certain = True, False
+            finding.condition = f"if it remains once {wrong_update.code} in line {wrong_update.line} is mended"
 
 
 def _event_identity(event: Event) -> Identity:
