@@ -182,6 +182,12 @@ class RunChecker(Checker):
                 trace = tuple(TraceStep(site, text) for site, text in traced)
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, trace)
 
+    def withdraw_event(self, event: Event) -> None:
+        """Remove the findings of an event that was checked alone."""
+        self.flush()
+        identity = _event_identity(event)
+        self.event_findings = {key: each for key, each in self.event_findings.items() if key[1] != identity}
+
     # Single events.
 
     def _register_objects(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Non-finite values after a wrong update: the wrong update is named first, and the consequence says what it rests on."""
+"""Non-finite values after a wrong update: the update is named first, and the consequence says what it rests on."""
 
 from __future__ import annotations
 

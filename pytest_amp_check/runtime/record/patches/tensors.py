@@ -129,11 +129,13 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
     def wrap_one_operand(original: Any) -> Any:
         def patched_change(self: Any, other: Any = _NONE, **named: Any) -> Any:
+            if not (watching or named or other is _NONE) and (type(other) is not float or self.dtype not in LOW):
+                return original(self, other)
             if watching:
                 _notify_change(self, effect, () if other is _NONE else (other,), named)
             if other is _NONE or named:
                 return original(self, *(() if other is _NONE else (other,)), **named)
-            if self.dtype in LOW and isinstance(other, float) and 0.0 < other < 1.0:
+            if isinstance(other, float) and 0.0 < other < 1.0 and self.dtype in LOW:
                 return _run_decay(original, self, other)
             return original(self, other)
 
