@@ -204,11 +204,11 @@ INDEX: tuple[Listing, ...] = (
         ),
     ),
     (
-        ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),
+        ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "both", True, "safe"),
         ("scaler",),
+        ("ScalerNew",),
         (),
-        (),
-        ("new@used", "new:per-step", "new:per-epoch"),
+        ("new@used", "new:again", "new:per-step", "new:per-epoch"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),

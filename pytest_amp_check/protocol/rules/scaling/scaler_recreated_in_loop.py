@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from ...event_graph import Program
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Cause, Certainty, Precedence, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+
+
+def _check_repetition(event: ScalerNew, program: Program) -> Labels:
+    if event.again:
+        yield "new:again", {}
+
 
 RULE = Rule(
     "AMP208",
@@ -12,7 +19,8 @@ RULE = Rule(
     ERROR,
     "A GradScaler is constructed inside the training loop that uses it.",
     effect="if the loss needs a smaller scale, every step overflows and is skipped: nothing is trained, no error",
-    detected_by=STATIC,
+    detected_by=BOTH,
+    event_checks={ScalerNew: _check_repetition},
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={
@@ -21,6 +29,11 @@ RULE = Rule(
             "construct it once, before the loop",
             cause=Cause(ScalerNew),
             in_next_iteration=True,
+        ),
+        "new:again": ViolationKind(
+            "`{call}` constructs a new scaler for `{optimizer}`, so the scale that the last one has found is lost: "
+            "construct it once, before the loop",
+            effect="each scaler starts at a scale of 65536 and skips steps until the scale fits again; no error",
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale that it has "
