@@ -63,7 +63,7 @@ def check(tmp_path: Path, make: str, run: str = AGAIN) -> str:
 )
 def test_a_scaler_for_each_epoch_is_named(make: str, tmp_path: Path) -> None:
     message = check(tmp_path, make)
-    assert "constructs a new scaler for `self.optimizer`, so the scale that the last one has found is lost" in message
+    assert "`self.scaler` is constructed again in every iteration of `for _ in range(3)`" in message
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("ScalerNew",),
         (),
-        ("new@used", "new:again", "new:per-step", "new:per-epoch"),
+        ("new@used", "new:per-step", "new:per-epoch"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),

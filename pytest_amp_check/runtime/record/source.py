@@ -143,6 +143,30 @@ def _parse_code(text: str) -> ast.AST | None:
     return None
 
 
+def assigned_name(site: Site) -> str:
+    """Return the text of the single target to which the statement at a location assigns, or ""."""
+    statements = (node for node in ast.walk(_parse_module(site.path)) if isinstance(node, ast.Assign))
+    found = [node for node in statements if node.lineno <= site.line <= (node.end_lineno or node.lineno)]
+    return str(SourceText(found[-1].targets[0])) if found and len(found[-1].targets) == 1 else ""
+
+
+def loop_around(site: Site) -> str:
+    """Return the head of the innermost loop around a location, or around the calls that lead to it, or ""."""
+    for frame in reversed(site.list_frames()):
+        loops = [node for node in _enclosing_statements(frame) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
+        if loops:
+            head = ast.unparse(loops[-1]).split("\n", 1)[0]
+            return head.removesuffix(":")
+    return ""
+
+
+def has_constant_argument(site: Site, keyword: str) -> bool:
+    """Return True if the call at a location passes no argument of this name, or a constant."""
+    call = _parse_site(site)
+    value = next((k.value for k in call.keywords if k.arg == keyword), None) if isinstance(call, ast.Call) else None
+    return value is None or not any(isinstance(node, (ast.Name, ast.Call)) for node in ast.walk(value))
+
+
 class ContextText:
     """The source text of the context in a ``with`` statement, or of a decorator."""
 

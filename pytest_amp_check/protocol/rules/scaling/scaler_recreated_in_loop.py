@@ -10,7 +10,7 @@ from ...rule import BOTH, ERROR, Cause, Certainty, Labels, Precedence, Rule, Vio
 
 def _check_repetition(event: ScalerNew, program: Program) -> Labels:
     if event.again:
-        yield "new:again", {}
+        yield "new@used", {}
 
 
 RULE = Rule(
@@ -29,11 +29,6 @@ RULE = Rule(
             "construct it once, before the loop",
             cause=Cause(ScalerNew),
             in_next_iteration=True,
-        ),
-        "new:again": ViolationKind(
-            "`{call}` constructs a new scaler for `{optimizer}`, so the scale that the last one has found is lost: "
-            "construct it once, before the loop",
-            effect="each scaler starts at a scale of 65536 and skips steps until the scale fits again; no error",
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale that it has "

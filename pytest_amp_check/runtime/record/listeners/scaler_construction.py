@@ -11,7 +11,7 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ..recording import Recording, plain_argument
 from ..sites import calling_framework
-from ..source import Role, SiteText
+from ..source import Role, SiteText, assigned_name, has_constant_argument, loop_around
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 
@@ -73,10 +73,11 @@ class ScalerConstructionListener(Listener):
         last_site, tracked.scaler_site = tracked.scaler_site, None if event is None else event.site
         if event is None or event.site is not last_site or event.again or tracked.scaler is None:
             return
-        is_fresh = scaler not in self._loaded_scalers and "init_scale" not in event.arguments
+        is_fresh = scaler not in self._loaded_scalers and has_constant_argument(event.site, "init_scale")
         if is_fresh and tracked.scaler.scaler() is not scaler:
             event.again = True
-            event.names = {**event.names, "optimizer": tracked.name or ""}
+            names = {"scaler": assigned_name(event.site) or "the scaler", "loop": loop_around(event.site)}
+            event.names = {**event.names, **names}
             self.recording.run_checker.check_event(event)
 
     def record_disabled_scale(self, scaler: Any) -> None:
