@@ -74,7 +74,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         label=finding.label,
         names=finding.names,
     )
-    copy.ranks, copy.remedy = finding.ranks, finding.remedy
+    copy.ranks, copy.remedy, copy.follows = finding.ranks, finding.remedy, finding.follows
     return copy
 
 

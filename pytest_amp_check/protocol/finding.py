@@ -53,6 +53,8 @@ class Finding:
 
     ``message`` is the problem and the remedy in one text, and ``remedy`` the remedy alone, "" if there is none.
 
+    ``follows`` is True if the finding may be a consequence of other findings of a run, which are shown first.
+
     ``label`` is the violation label, and ``names`` are the values of the message template. ``proven`` is True if a run
     shows the finding although the rule is off by default. ``fix`` is the fix, if requested and available. ``elsewhere``
     is the location of the mistake if the finding is reported at another location that takes part. ``ranks`` are the
@@ -67,6 +69,7 @@ class Finding:
         "elsewhere",
         "entries",
         "fix",
+        "follows",
         "label",
         "message",
         "name",
@@ -108,6 +111,7 @@ class Finding:
         self.proven = proven
         self.remedy = remedy
         self.fix: Fix | None = None
+        self.follows = False
         self.elsewhere: Site | None = None
         self.entries: dict[tuple[str, int], frozenset[Call]] = {}
         self.calls: frozenset[Call] = frozenset()
@@ -152,9 +156,9 @@ class Finding:
                 return effect
         return always
 
-    def order(self) -> tuple[str, int, int, int, str]:
-        """Return the sort key of findings: file, cell, line, column, code."""
-        return (self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
+    def order(self) -> tuple[bool, str, int, int, int, str]:
+        """Return the sort key of findings: causes before consequences, then file, cell, line, column, code."""
+        return (self.follows, self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding in the JSON format of ruff, extended by severity, certainty and trace."""

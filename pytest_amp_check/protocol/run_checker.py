@@ -26,6 +26,7 @@ from .findings_builder import (
     program_violations,
 )
 from .frameworks import FRAMEWORKS
+from .rule import ERROR
 from .rules import ALONE, LABELS
 from .selection import is_selected
 from .sites import Site
@@ -88,6 +89,9 @@ class RunChecker(Checker):
         self.backward_sites: dict[int, set[Site]] = {}
         #: Findings of uncleared gradients -> optimizers. A later clear withdraws the findings.
         self.uncleared_findings: dict[tuple[str, Identity], set[int]] = {}
+        #: Number of steps so far, and the earliest finding of a wrong update, with the number of steps before it.
+        self.step_count = 0
+        self.wrong_update: tuple[Finding, int] | None = None
         #: State after events without violation. A loop has few states, so most events are looked up here.
         self.known_transitions: dict[Repeat, PathState] = {}
 
@@ -165,6 +169,8 @@ class RunChecker(Checker):
             if not follows or not any(code.startswith(follows) for code, *_ in by_location):
                 by_location.setdefault(_finding_key(finding), finding)
         chosen = [f for f in by_location.values() if select is None or is_selected(select, f)]
+        if self.wrong_update is not None:
+            _order_consequences(chosen, *self.wrong_update)
         return sorted(chosen, key=Finding.order)
 
     def check_event(self, event: Event) -> None:
@@ -177,6 +183,12 @@ class RunChecker(Checker):
                 trace = tuple(TraceStep(site, text) for site, text in traced)
                 names = {**find_effect_values(label, [event], self.program), **values}
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], names, trace)
+
+    def withdraw_event(self, event: Event) -> None:
+        """Remove the findings of an event that was checked alone."""
+        self.flush()
+        identity = _event_identity(event)
+        self.event_findings = {key: each for key, each in self.event_findings.items() if key[1] != identity}
 
     # Single events.
 
@@ -223,6 +235,7 @@ class RunChecker(Checker):
         if isinstance(event, _VISITS):
             self.visit_counts[identity] = self.visit_counts.get(identity, 0) + 1
         if isinstance(event, _STEPS) and event.object is not None:
+            self.step_count += 1
             self.backward_sites.pop(event.object, None)
         if isinstance(event, e.Update):
             self.updated_scalers.add(event.subject)
@@ -315,7 +328,11 @@ class RunChecker(Checker):
         final_label, values = add_framework_advice(label, by)
         names = [*involved, *reversed(path)]
         values = {**find_effect_values(final_label, names, self.program), **values}
-        self.path_findings[key] = make_finding(final_label, site, names, values, steps)
+        finding = make_finding(final_label, site, names, values, steps)
+        self.path_findings[key] = finding
+        if self.wrong_update is None and finding.severity == ERROR and finding.code.startswith("AMP2"):
+            # The step that detects a violation is counted already.
+            self.wrong_update = finding, self.step_count - isinstance(partner, _STEPS)
 
     def _check_whole_run(self) -> Iterator[Finding]:
         """Yield findings of the rules that check a run as a whole."""
@@ -333,7 +350,26 @@ class RunChecker(Checker):
         for label, event, values, others in program_violations(run_program):
             trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
             names = {**find_effect_values(label, [event, *others], run_program), **values}
-            yield make_finding(label, self.find_own_site(event.site), [event, *others], names, trace)
+            finding = make_finding(label, self.find_own_site(event.site), [event, *others], names, trace)
+            # What source code does not show has happened in a run.
+            finding.certain = True
+            yield finding
+
+
+def _order_consequences(findings: list[Finding], wrong_update: Finding, step: int) -> None:
+    """Mark findings of non-finite values that a wrong update may have caused: those of later steps.
+
+    The gradients of a wrong backward may already be non-finite in the same step.
+    """
+    if not any(finding.label == wrong_update.label and finding.site == wrong_update.site for finding in findings):
+        return
+    for finding in findings:
+        found_at = finding.names.get("step", "")
+        if finding.code != "AMP802" or not found_at.isdecimal():
+            continue
+        if int(found_at) > step or (int(found_at) == step and finding.label == "not-finite:gradient"):
+            finding.follows, finding.certain = True, False
+            finding.condition = f"if it remains once {wrong_update.code} in line {wrong_update.line} is mended"
 
 
 def _event_identity(event: Event) -> Identity:

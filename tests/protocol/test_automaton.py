@@ -93,6 +93,8 @@ OF_OTHERS = {
     "step@shards-plain",
     "thread@region",
     "trace@cached-region",
+    "edit@backward",
+    "clip@with-scaled",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 

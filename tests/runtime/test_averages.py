@@ -56,6 +56,44 @@ def test_an_average_that_stands_still_is_told_of(tmp_path: Path, step: str, dtyp
     assert f"no longer changes, because the added values are too small for {dtype.removeprefix('torch.')}" in message
 
 
+#: In float16, a decay of 0.9995 moves half of the weights by one gap, and the term moves them back.
+ROUNDED = "kept.mul_(0.9995).add_(p.detach().to(kept.dtype), alpha=5e-4)"
+MANY = """\
+import copy
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(40)])
+average = copy.deepcopy(model).half()
+for _ in range(5):
+    with torch.no_grad():
+        for kept, p in zip(average.parameters(), model.parameters()):
+            p.add_(torch.randn_like(p), alpha=1e-3)
+            kept{step}
+"""
+
+
+@pytest.mark.parametrize("step", [ROUNDED, "kept *= 0.9995; kept.add_(p.detach().half(), alpha=5e-4)"])
+def test_an_average_in_which_rounding_outweighs_the_steps_is_told_of(tmp_path: Path, step: str) -> None:
+    message, _ = found(tmp_path, "torch.float16", step + "  # AMP508")
+    assert "keeps a moving average in float16, where small updates round to nothing" in message
+
+
+def test_an_average_of_more_parameters_than_checks_is_told_of(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MANY.format(step=".lerp_(p.half(), 1e-4)  # AMP508"), encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    assert places(run.findings) == marks(script.read_text(encoding="utf-8"), "runtime"), shown(run.findings)
+
+
+@pytest.mark.parametrize("step", [".mul_(0.9).add_(p.half(), alpha=0.1)", ".mul_(0.5).add_(p.half(), alpha=1e-4)"])
+def test_decays_that_float16_follows_are_right(tmp_path: Path, step: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MANY.format(step=step), encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    assert run.findings == [], shown(run.findings)
+
+
 @pytest.mark.parametrize(
     ("dtype", "step", "turns"),
     [

@@ -118,6 +118,30 @@ def test_counts_that_are_right() -> None:
     assert counted(BFLOAT16, 300, value=2.0) == []  # a sum of features, which the next layer normalizes
 
 
+def tokens(dtype: Any, each: int, turns: int, *, is_new: bool = False) -> list[str]:
+    """Return the messages of a run that counts the tokens of four experts in place."""
+    load = torch.zeros(4, dtype=dtype)
+    with record() as run:
+        for _ in range(turns):
+            load = torch.zeros(4, dtype=dtype) if is_new else load
+            load += torch.bincount(torch.arange(4).repeat(each), minlength=4)
+    assert run.failure is None
+    return [finding.message for finding in run.findings]
+
+
+def test_counts_of_integers_that_low_precision_does_not_hold_are_found_once() -> None:
+    (message,) = tokens(FLOAT16, 150, 20)
+    assert message.startswith("`load` counts in float16, where 1 added to 2048 changes nothing: ")
+    (message,) = tokens(BFLOAT16, 20, 20)
+    assert message.startswith("`load` counts in bfloat16, where 1 added to 256 changes nothing: ")
+
+
+def test_counts_of_integers_that_are_right() -> None:
+    assert tokens(FLOAT16, 100, 20) == []
+    assert tokens(torch.float32, 150, 20) == []
+    assert tokens(FLOAT16, 1500, 20, is_new=True) == []  # each batch counts anew
+
+
 def test_the_sum_and_its_gradient_are_what_they_are_without_a_recording() -> None:
     def run() -> tuple[Any, Any]:
         x = torch.full((), 0.37, dtype=BFLOAT16, requires_grad=True)

@@ -147,6 +147,10 @@ def apply_clip(checker: Checker, ctx: EventContext, event: e.Clip) -> PathState:
             checker.resolve_cause("clip@stepped", ctx.index, late[0], ctx.point)
         else:
             checker.report_violation("clip@scaled", ctx.index, step, ctx.point)
+    is_joint = event.joint and clipped_mixed and not (event.measures_only or event.undone)
+    if is_joint and any(ctx.optimizer_states[i].grads == a.SCALED for i in indexes):
+        checker.saw_violation = True
+        checker.report_violation("clip@with-scaled", ctx.index, ctx.index, ctx.point)
     for i in indexes:
         if event.nonfinite_error and ctx.optimizer_states[i].grads == a.UNSCALED:
             checker.resolve_cause("clip-nonfinite", ctx.index, i, ctx.point)

@@ -32,7 +32,7 @@ class Clip(GradientAccess):
     traits = KindTraits(
         predicate_worth=MOVES,
         description="the gradients are clipped",
-        deciding_fields=("owners", "measures_only", "nonfinite_error", "undone"),
+        deciding_fields=("owners", "measures_only", "nonfinite_error", "undone", "joint"),
     )
 
     #: Identities of parameters without optimizer so far.
@@ -43,6 +43,8 @@ class Clip(GradientAccess):
     local: bool = False
     #: Manual clipping by the norm of the gradients.
     by_hand: bool = False
+    #: One norm over all of the gradients decides the factor of each.
+    joint: bool = False
     #: torch raises if the norm is not finite.
     nonfinite_error: bool = False
     #: Level of apex whose copies of the parameters are clipped.
@@ -61,6 +63,9 @@ class GradEdit(GradientAccess):
     """Gradients are edited."""
 
     traits = KindTraits(predicate_worth=MOVES, description="the gradients are edited")
+
+    #: By a hook of a tensor, or by a Function, before the gradients reach the parameters.
+    in_backward: bool = False
 
 
 class GradCheck(GradientAccess):

@@ -29,6 +29,8 @@ class ScalerNew(Event):
     excess: int = 0
     #: The scaler found no device.
     disabled_itself: bool = False
+    #: In a run: an earlier scaler from the same location has stepped the same optimizer.
+    again: bool = False
     #: In a run: float16 gradients are computed under the disabled scaler.
     off_in_float16: bool = False
     #: The call by which the same class shards a module.

@@ -143,6 +143,7 @@ INDEX: tuple[Listing, ...] = (
         ("GradLog", "LossRead"),
         (
             "edit@scaled",
+            "edit@backward",
             "read@scaled",
             "log:scaled",
             "loss:scaled",
@@ -203,9 +204,9 @@ INDEX: tuple[Listing, ...] = (
         ),
     ),
     (
-        ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),
+        ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "both", True, "safe"),
         ("scaler",),
-        (),
+        ("ScalerNew",),
         (),
         ("new@used", "new:per-step", "new:per-epoch"),
     ),
@@ -244,7 +245,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("clip@partly",),
+        ("clip@partly", "clip@with-scaled"),
     ),
     (
         ("AMP213", "nonfinite-error-in-clip", "scaling", "warning", "both", True, "unsafe"),

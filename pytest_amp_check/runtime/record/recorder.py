@@ -91,6 +91,7 @@ class Recorder:
             self.nonfinite,
             self.recomputation,
             self.derivatives,
+            self.construction,
         )
         self.checkpoints = CheckpointListener(recording)
         self.replicas = ReplicaListener(recording)

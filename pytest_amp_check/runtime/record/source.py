@@ -39,12 +39,12 @@ class Role(Enum):
     OPTIMIZER = auto()
     #: The first argument, or the argument with a given name.
     ARGUMENT = auto()
-    #: The same parts of the call whose result runs backward.
+    #: The object that scales the loss of a backward, and the loss.
     INNER_RECEIVER = auto()
     INNER_ARGUMENT = auto()
 
 
-#: The parts of the call whose result runs backward.
+#: The parts of a call such as ``scaler.scale(loss)`` whose result runs backward.
 _INNER = {Role.INNER_RECEIVER: Role.RECEIVER, Role.INNER_ARGUMENT: Role.ARGUMENT}
 
 
@@ -71,10 +71,15 @@ class SiteText:
             # CPython 3.11 and later locate a method call at the line of the method's name, without the lines above.
             is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
             inner = None if is_cut else _backward_root(call)
-            if not isinstance(inner, ast.Call):
+            if not isinstance(inner, ast.Call) or not _scales_loss(inner):
                 return str(SourceText(inner)) if inner is not None and self.role is Role.INNER_ARGUMENT else ""
             return str(_text_of_role(inner, _INNER[self.role], self.keyword) or "")
         return str(_text_of_role(call, self.role, self.keyword) or "")
+
+
+def _scales_loss(call: ast.Call) -> bool:
+    """Return True if a call scales a loss, by the name of its method. Other calls compute the loss."""
+    return isinstance(call.func, ast.Attribute) and "scale" in call.func.attr
 
 
 def text_of_optimizer(site: Site, role: Role, keyword: str = "") -> SiteText:
@@ -136,6 +141,30 @@ def _parse_code(text: str) -> ast.AST | None:
         if len(statements) == 1:
             return statements[0].value if isinstance(statements[0], (ast.Expr, ast.Assign)) else statements[0]
     return None
+
+
+def assigned_name(site: Site) -> str:
+    """Return the text of the single target to which the statement at a location assigns, or ""."""
+    statements = (node for node in ast.walk(_parse_module(site.path)) if isinstance(node, ast.Assign))
+    found = [node for node in statements if node.lineno <= site.line <= (node.end_lineno or node.lineno)]
+    return str(SourceText(found[-1].targets[0])) if found and len(found[-1].targets) == 1 else ""
+
+
+def loop_around(site: Site) -> str:
+    """Return the head of the innermost loop around a location, or around the calls that lead to it, or ""."""
+    for frame in reversed(site.list_frames()):
+        loops = [node for node in _enclosing_statements(frame) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
+        if loops:
+            head = ast.unparse(loops[-1]).split("\n", 1)[0]
+            return head.removesuffix(":")
+    return ""
+
+
+def has_constant_argument(site: Site, keyword: str) -> bool:
+    """Return True if the call at a location passes no argument of this name, or a constant."""
+    call = _parse_site(site)
+    value = next((k.value for k in call.keywords if k.arg == keyword), None) if isinstance(call, ast.Call) else None
+    return value is None or not any(isinstance(node, (ast.Name, ast.Call)) for node in ast.walk(value))
 
 
 class ContextText:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -16,8 +16,15 @@ LOST = 0.01
 #: Largest number of checked average steps in total, and number of consecutive unchanged steps of one average. Each
 #: check may wait for the device.
 LOOKS, STILL = 64, 3
+#: Largest number of averages that are checked at once. Each average of a large model would use up the checks in a step.
+FOLLOWED = 16
 #: Largest share of an average's elements that may change in an unchanged step.
 FEW = 0.1
+#: Largest factor of the weights with which the rounding of an average matters: half a gap between numbers, divided
+#: by the factor, is the largest distance that the average never closes.
+SLOW = 0.01
+#: Largest error of a step, relative to the step, with which an average still follows the weights.
+FOLLOWS = 0.5
 
 
 def can_observe(tensor: torch.Tensor) -> bool:
@@ -86,6 +93,15 @@ class RunningSums:
         return running_sum.has_lost(tensor)
 
 
+class Decay(NamedTuple):
+    """A low-precision tensor that was multiplied by a decay in place: the tensor, and its value and version then."""
+
+    tensor_ref: weakref.ref[torch.Tensor]
+    value_before: torch.Tensor
+    factor: float
+    version: int
+
+
 class RunningAverages:
     """Low-precision tensors that change a little in each step."""
 
@@ -93,22 +109,60 @@ class RunningAverages:
         self._look_count = 0
         #: ``id`` of a tensor to a reference and the number of consecutive unchanged steps.
         self._still_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        #: The latest decay, until its step is complete.
+        self._decay: Decay | None = None
 
-    @property
-    def should_look(self) -> bool:
-        """True if the limit of checked steps is not reached."""
-        return self._look_count < LOOKS
+    def should_look(self, tensor: torch.Tensor) -> bool:
+        """Return True if the next step of a tensor should be checked: few tensors, each in several steps."""
+        if self._look_count >= LOOKS:
+            return False
+        if self._find_count(tensor) is not None or len(self._still_counts) < FOLLOWED:
+            return True
+        self._still_counts = {key: entry for key, entry in self._still_counts.items() if entry[0]() is not None}
+        return len(self._still_counts) < FOLLOWED
 
-    def stands_still(self, tensor: torch.Tensor, value_before: torch.Tensor, term: torch.Tensor) -> bool:
-        """Return True if repeated non-zero terms have left a tensor unchanged."""
-        self._look_count += 1
-        changed, moved = int((tensor.detach() != value_before).sum()), int((term.detach() != 0).sum())
+    def _find_count(self, tensor: torch.Tensor) -> int | None:
         reference, count = self._still_counts.get(id(tensor), (None, 0))
-        count = count + 1 if reference is not None and reference() is tensor else 1
-        if not moved or changed > FEW * moved:
-            count = 0
+        return count if reference is not None and reference() is tensor else None
+
+    def note_decay(self, tensor: torch.Tensor, value_before: torch.Tensor, factor: float) -> None:
+        """Note that a tensor was multiplied by a decay, the first half of a step of an average."""
+        self._decay = Decay(weakref.ref(tensor), value_before, factor, tensor._version)
+
+    def find_loss(
+        self, tensor: torch.Tensor, value_before: torch.Tensor, term: torch.Tensor, factor: float
+    ) -> Literal["", "still", "average"]:
+        """Return how repeated non-zero terms, multiplied by a factor, were lost: the tensor stands still, or strays.
+
+        A decay and a term that complete each other are one step of an average.
+        """
+        self._look_count += 1
+        is_average = False
+        decay, self._decay = self._decay, None
+        if (
+            decay is not None
+            and decay.tensor_ref() is tensor
+            and decay.version + 1 == tensor._version
+            and 0.0 < factor <= SLOW
+            and abs(decay.factor + factor - 1.0) <= FOLLOWS * factor
+            and term.shape == tensor.shape
+        ):
+            value_before = decay.value_before
+            is_average = _is_lost(value_before, tensor.detach(), term.detach(), factor)
+        changed, moved = int((tensor.detach() != value_before).sum()), int((term.detach() != 0).sum())
+        is_still = moved > 0 and changed <= FEW * moved
+        count = (self._find_count(tensor) or 0) + 1 if is_still or is_average else 0
         self._still_counts[id(tensor)] = (weakref.ref(tensor), count)
-        return count == STILL
+        if count != STILL:
+            return ""
+        return "still" if is_still else "average"
+
+
+def _is_lost(before: torch.Tensor, after: torch.Tensor, target: torch.Tensor, factor: float) -> bool:
+    """Return True if rounding outweighs the step of an average toward a target. May wait for the device."""
+    wanted = factor * (target.float() - before.float())
+    error, size = (after.float() - before.float() - wanted).norm(), wanted.norm()
+    return bool((size > 0) & torch.isfinite(error) & (error > FOLLOWS * size))
 
 
 class LowCounts:
@@ -123,3 +177,24 @@ class LowCounts:
             return False
         self._look_count += 1
         return bool((tensor.detach().max() >= 2.0 / torch.finfo(tensor.dtype).eps) & (source.detach() == 1).all())
+
+
+class IntegerSums:
+    """Low-precision tensors to which integers are added in place, as counts of tokens or samples."""
+
+    def __init__(self) -> None:
+        #: ``id`` of a tensor to a reference and the number of additions.
+        self._term_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def is_inexact(self, tensor: torch.Tensor) -> bool:
+        """Return True if a check is due and the tensor no longer holds all integers. May wait for the device."""
+        reference, count = self._term_counts.get(id(tensor), (None, 0))
+        count = count + 1 if reference is not None and reference() is tensor else 1
+        if count == 1 and len(self._term_counts) >= KEPT:
+            self._term_counts = {key: entry for key, entry in self._term_counts.items() if entry[0]() is not None}
+            if len(self._term_counts) >= KEPT:
+                return False
+        self._term_counts[id(tensor)] = (weakref.ref(tensor), count)
+        if count & (count - 1) or count == 1 or not tensor.numel():
+            return False
+        return bool(tensor.detach().abs().max() >= 2.0 / torch.finfo(tensor.dtype).eps)

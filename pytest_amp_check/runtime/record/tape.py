@@ -119,7 +119,8 @@ class Tape:
 
     def __init__(self) -> None:
         self.calls: dict[int, TapedCall] = {}
-        self._next_serial = 0
+        #: Number of the next call.
+        self.next_serial = 0
         #: Number of backward passes so far.
         self.pass_count = 0
         self._slots_by_id: _PATHS = {}
@@ -144,8 +145,8 @@ class Tape:
 
     def end_call(self, call: TapedCall, result: Any) -> None:
         """Add a finished call to the tape if its result contains tensors."""
-        serial = self._next_serial
-        self._next_serial += 1
+        serial = self.next_serial
+        self.next_serial += 1
         for path, tensor in (((), result),) if type(result) is torch.Tensor else tensors_of(result, DEEP):
             reference = weakref.ref(tensor)
             call.result_refs.append(reference)

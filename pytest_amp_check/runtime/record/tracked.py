@@ -47,6 +47,8 @@ class TrackedOptimizer:
         #: True if a step used the gradients and nothing cleared them since.
         self.is_used = False
         self.scaler: TrackedScaler | None = None
+        #: Location at which the scaler of the last step was constructed, or None.
+        self.scaler_site: Site | None = None
         #: True if the gradients are scaled now; True if the user has unscaled them; location of the last edit since
         #: then.
         self.is_scaled = False

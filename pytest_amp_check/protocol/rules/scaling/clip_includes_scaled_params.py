@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Clip, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Cause, Rule, ViolationKind
+from ...rule import ERROR, Cause, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP212",
@@ -20,6 +20,12 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` before it",
             cause=Cause(Clip, every=True),
             trace_kinds=(Unscale, Backward),
+        ),
+        "clip@with-scaled": ViolationKind(
+            "`{call}` clips unscaled gradients by a norm that includes gradients which are still scaled: clip only "
+            "the parameters that the next step updates, or unscale all of them first",
+            trace_kinds=(Unscale, Backward),
+            precedence=Precedence(yields_to=("clip@partly",)),
         ),
     },
     rationale="""\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, GradLog, LossRead, Unscale
+from ...events import Backward, Event, GradEdit, GradLog, LossRead, Unscale
 from ...rule import ERROR, INFO, Cause, Rule, Verdicts, ViolationKind
 from ...scaled_steps import find_scaled_step, name_scaler
 
@@ -29,6 +29,10 @@ def _check_loss_reads(program: Program) -> Verdicts:
                 yield "loss:scaled-framework" if scaler.framework else "loss:scaled", read, {}, ()
 
 
+def _is_in_backward(event: Event | None) -> bool:
+    return isinstance(event, GradEdit) and event.in_backward
+
+
 RULE = Rule(
     "AMP202",
     "scaled-grad-touched",
@@ -48,7 +52,14 @@ RULE = Rule(
                 "left; no error"
             ),
             trace_kinds=(Backward,),
+            cause=Cause(label_overrides=((_is_in_backward, "edit@backward"),)),
             sparing_kinds=(Unscale,),
+        ),
+        "edit@backward": ViolationKind(
+            "`{call}` bounds gradients in the backward pass, where they are multiplied by the loss scale: multiply the "
+            "bound by `{scaler}.get_scale()`, or clip the gradients of the parameters after `{scaler}.unscale_()`",
+            effect="the bound acts 65536 times too early, and hides overflows from the scaler; no error",
+            trace_kinds=(Backward,),
         ),
         "read@scaled": ViolationKind(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: call "

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from ...event_graph import Program
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Cause, Certainty, Precedence, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+
+
+def _check_repetition(event: ScalerNew, program: Program) -> Labels:
+    if event.again:
+        yield "new@used", {}
+
 
 RULE = Rule(
     "AMP208",
@@ -12,7 +19,8 @@ RULE = Rule(
     ERROR,
     "A GradScaler is constructed inside the training loop that uses it.",
     effect="the scale starts anew each time, so steps are skipped until it fits, if it ever does; no error",
-    detected_by=STATIC,
+    detected_by=BOTH,
+    event_checks={ScalerNew: _check_repetition},
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={

@@ -11,6 +11,7 @@ from ....protocol import events as e
 from ....protocol.events import Backward
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
+from ..gradient_bounds import has_own_function
 from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero
 from ..reached_leaves import ReachedLeaves
 from ..recording import Recording
@@ -47,6 +48,8 @@ class BackwardListener(Listener):
         self.reached_leaves = ReachedLeaves()
         #: ``id`` of a backward's location to the parameters that the first pass there reached.
         self._leaves_by_site: dict[int, frozenset[int]] = {}
+        #: Ids of locations of backwards through a Function of the program.
+        self._own_function_site_ids: set[int] = set()
         #: Location at which anomaly detection was last enabled; and True once it was reported.
         self._anomaly_mode_site: Site | None = None
         self._anomaly_mode_reported = False
@@ -66,9 +69,10 @@ class BackwardListener(Listener):
         if scaled_loss is not None:
             self._report_anomaly_mode(site, scaled_loss.scaler)
             self._penalties.begin_backward(roots)
-            self._gradients.begin_backward()
         leaf_ids = self._leaves_by_site.get(id(site))
         first = leaf_ids is None
+        if first and has_own_function(roots):
+            self._own_function_site_ids.add(id(site))
         if leaf_ids is None:
             leaf_ids = self._leaves_by_site[id(site)] = frozenset(find_leaf_ids(roots))
         event = Backward(
@@ -100,6 +104,8 @@ class BackwardListener(Listener):
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)
         scaled_value = None if loss is None else ScaledValue(loss, scale, value)
+        if scaled_loss is not None:
+            self._gradients.begin_backward(has_own_function=id(site) in self._own_function_site_ids)
         return BackwardPass(event, marks_before, scale, leaf_ids, scaled_value, dtype, roots, is_exact=first)
 
     def _report_anomaly_mode(self, site: Site, scaler: TrackedScaler) -> None:
@@ -156,7 +162,7 @@ class BackwardListener(Listener):
         if mixed_keys and feeds - mixed_keys:
             # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
             event.mixes = mixed_keys
-        self._gradients.end_backward()
+        self._gradients.end_backward(feeds)
         if running.loss is not None:
             self.registry.last_backward = (event, running.loss)
         self._nonfinite.end_backward(running, optimizers)

@@ -46,6 +46,7 @@ class ClippingListener(Listener):
         grads: Sequence[torch.Tensor] = (),
         nonfinite_error: bool,
         norm: bool = False,
+        joint: bool = False,
     ) -> None:
         """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
@@ -71,6 +72,7 @@ class ClippingListener(Listener):
                 site,
                 owners=owners,
                 touches=unknown,
+                joint=joint,
                 nonfinite_error=nonfinite_error and not self.recording.query_source(site, is_in_try),
                 measures_only=measures_only,
                 # torch 2.4 has exhausted a generator of parameters, but the gradients identify the optimizers.

@@ -13,7 +13,9 @@ import torch
 from ....protocol import events as e
 from ....protocol.sites import Site
 from .. import active
+from ..forwards import compiled_code_count
 from ..grad_hooks import HookedGradient, find_hooked_params, hook_codes
+from ..gradient_bounds import GradientBounds
 from ..graph import has_nonzero, is_number, plain_number, storage_pointer
 from ..manual_clips import TRIALS, ManualClips
 from ..recording import Recording
@@ -41,6 +43,11 @@ class GradientListener(Listener):
         self._has_later_hooks = False
         #: ``id`` of a location in a hook to the location without its callers.
         self._hook_sites: dict[int, Site] = {}
+        self._bounds = GradientBounds(self._note_bound)
+        #: Locations in the running scaled backward pass that bound a gradient.
+        self._bound_sites: dict[Site, None] = {}
+        #: True if the program has hooked a tensor that is no leaf since the last backward pass.
+        self._has_tensor_hooks = False
         #: True if ``torch.autograd.grad`` has returned scaled gradients since the last step of a scaler.
         self.has_scaled_derivatives = False
 
@@ -90,8 +97,20 @@ class GradientListener(Listener):
         elif effect != "fill" or not _is_scale_free(operand):
             self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
 
-    def begin_backward(self) -> None:
-        """Watch the effect of hooks on gradients in a scaled backward pass."""
+    @listener_method
+    def record_tensor_hook(self, tensor: torch.Tensor) -> None:
+        self._has_tensor_hooks |= tensor.grad_fn is not None
+
+    def _note_bound(self) -> None:
+        site = self.sites.current_site()
+        if not self.recording.query_source(site, mentions_scale):
+            self._bound_sites[site] = None
+
+    def begin_backward(self, *, has_own_function: bool) -> None:
+        """Watch the effect of hooks and of the program's Functions on gradients in a scaled backward pass."""
+        # A mode on the stack would compile code again.
+        if (has_own_function or self._has_tensor_hooks) and not compiled_code_count():
+            self._bounds.start()
         for tracked in self.registry.optimizers.values():
             for p in find_hooked_params(tracked.sentinels):
                 self._hooked_gradients.append((tracked, HookedGradient(p, self._writing_param_ids)))
@@ -99,7 +118,15 @@ class GradientListener(Listener):
         if self._has_later_hooks or self._hooked_gradients:
             active.set_watching(self.recording, should_watch=True)
 
-    def end_backward(self) -> None:
+    def end_backward(self, feeds: set[int]) -> None:
+        """End a backward pass that has reached some optimizers."""
+        self._bounds.stop()
+        self._has_tensor_hooks = False
+        for site in self._bound_sites:
+            trained = (self.registry.find_by_key(key) for key in sorted(feeds))
+            names = {**next((self._names_of_edit(each, site) for each in trained if each), {}), "call": SiteText(site)}
+            self.recording.emit(e.GradEdit(site, owners=tuple(sorted(feeds)), in_backward=True, names=names))
+        self._bound_sites.clear()
         hooked_gradients, self._hooked_gradients, self._has_later_hooks = self._hooked_gradients, [], False
         for tracked, each in hooked_gradients:
             code = getattr(each.first_hook, "__code__", None)

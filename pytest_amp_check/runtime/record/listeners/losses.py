@@ -11,7 +11,7 @@ from ....protocol import events as e
 from ..recording import Recording
 from ..regions import LOW
 from ..source import Role, SiteText
-from ..sums import LowCounts, RunningAverages, RunningSums, can_observe
+from ..sums import IntegerSums, LowCounts, RunningAverages, RunningSums, can_observe
 from .listener import Listener, listener_method
 
 #: First batches of a CTC loss that are checked: a program that leaves out single bad batches is right.
@@ -30,6 +30,7 @@ class LossListener(Listener):
         self._sums = RunningSums()
         self._averages = RunningAverages()
         self._counts = LowCounts()
+        self._integer_sums = IntegerSums()
 
     @listener_method
     def record_loss(self, function: str) -> None:
@@ -76,16 +77,32 @@ class LossListener(Listener):
         return (
             not (self.recording.backward_depth or self.recording.is_busy)
             and can_observe(tensor)
-            and self._averages.should_look
+            and self._averages.should_look(tensor)
         )
 
     @listener_method
-    def record_low_average(self, tensor: torch.Tensor, before: torch.Tensor, term: Any) -> None:
+    def record_low_decay(self, tensor: torch.Tensor, before: torch.Tensor, factor: float) -> None:
+        """Record that a low-precision tensor was multiplied by a decay, as in the first half of an average's step."""
+        self._averages.note_decay(tensor, before, factor)
+
+    @listener_method
+    def record_low_average(self, tensor: torch.Tensor, before: torch.Tensor, term: Any, factor: float) -> None:
         """Record a small change of a low-precision tensor, as in averages."""
-        if isinstance(term, torch.Tensor) and self._averages.stands_still(tensor, before, term):
+        how = self._averages.find_loss(tensor, before, term, factor) if isinstance(term, torch.Tensor) else ""
+        if how:
             site = self.sites.current_site()
             names = {"sum": SiteText(site, Role.RECEIVER)}
-            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, stands=True, names=names))
+            is_still = how == "still"
+            self.recording.emit(
+                e.LowSum(
+                    site,
+                    dtype=LOW[tensor.dtype],
+                    guessed=False,
+                    stands=is_still,
+                    average=not is_still,
+                    names=names,
+                )
+            )
 
     @listener_method
     def record_low_sum(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
@@ -100,12 +117,21 @@ class LossListener(Listener):
             self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, names=names))
 
     @listener_method
+    def record_integers_added(self, tensor: torch.Tensor) -> None:
+        """Record integers that were added to a low-precision tensor in place."""
+        if not self.recording.backward_depth and can_observe(tensor) and self._integer_sums.is_inexact(tensor):
+            self._emit_count(tensor)
+
+    @listener_method
     def record_low_count(self, tensor: torch.Tensor, source: Any) -> None:
         """Record a sum by index in a low-precision tensor."""
         if not self.recording.backward_depth and can_observe(tensor) and self._counts.is_inexact(tensor, source):
-            site = self.sites.current_site()
-            names = {"sum": SiteText(site, Role.RECEIVER)}
-            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))
+            self._emit_count(tensor)
+
+    def _emit_count(self, tensor: torch.Tensor) -> None:
+        site = self.sites.current_site()
+        names = {"sum": SiteText(site, Role.RECEIVER)}
+        self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))
 
 
 def _read_lengths(lengths: Any) -> list[int]:

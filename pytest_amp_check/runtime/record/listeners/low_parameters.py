@@ -13,6 +13,7 @@ from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
 from ..source import Role, SiteText, text_at
+from ..sums import can_observe
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 
@@ -33,7 +34,9 @@ class LowPrecisionListener(Listener):
         self._creation_events: dict[tuple[int, str], Event] = {}
         #: Location at which the program made low precision the default dtype, or None.
         self._default_site: Site | None = None
-        #: Number of notes of parameters so far; and for each optimizer that number at its last check.
+        #: ``id`` of a parameter that an optimizer had stepped to the event that cast its module to low precision.
+        self._casts_after_step: dict[int, e.ModuleCast] = {}
+        #: Number of notes of parameters so far; and for each optimizer that has stepped that number at its last check.
         self._note_count = 0
         self._decided_at_count: dict[int, int] = {}
         #: Random states before the running step, if its parameters are not decided about yet.
@@ -43,7 +46,15 @@ class LowPrecisionListener(Listener):
     def record_module_cast(self, module: torch.nn.Module, dtype: str) -> None:
         site = self.sites.current_site()
         names: dict[str, object] = {"module": SiteText(site, Role.RECEIVER), "call": SiteText(site)}
-        self._note_params(module.parameters(), self._make_event(site, dtype, "cast", names))
+        event = self._make_event(site, dtype, "cast", names)
+        self._note_params(module.parameters(), event)
+        stepped_ids = {
+            id(p)
+            for tracked in self.registry.optimizers.values()
+            if tracked.tracked_object.key in self._decided_at_count
+            for p in tracked.params
+        }
+        self._casts_after_step.update((id(p), event) for p in module.parameters() if id(p) in stepped_ids)
 
     @listener_method
     def record_data_cast(self, param: torch.Tensor, dtype: str) -> None:
@@ -68,7 +79,7 @@ class LowPrecisionListener(Listener):
     def record_default_dtype(self, dtype: torch.dtype) -> None:
         self._default_site = self.sites.current_site() if dtype in LOW else None
 
-    def _make_event(self, site: Site, dtype: str, how: str, names: dict[str, object]) -> Event:
+    def _make_event(self, site: Site, dtype: str, how: str, names: dict[str, object]) -> e.ModuleCast:
         module = self.recording.program.add_object("module", "the model")
         return e.ModuleCast(site, module.key, dtype=dtype, how=how, names=names)
 
@@ -86,6 +97,7 @@ class LowPrecisionListener(Listener):
 
         An optimizer that draws random numbers in its step uses stochastic rounding.
         """
+        self._report_returned(tracked)
         is_open = not self._is_decided(tracked) and any(p.dtype in LOW for p in tracked.params)
         self._states_before_step = _random_states() if is_open else []
 
@@ -105,6 +117,22 @@ class LowPrecisionListener(Listener):
         is_kept = has_drawn or (bool(low) and optimizer is not None and keeps_precision(optimizer, low))
         if low and not is_kept and not self.report_casts(low) and not is_refused:
             self._report_older(tracked, low)
+
+    def _report_returned(self, tracked: TrackedOptimizer) -> None:
+        """Report casts of trained modules that were cast back to float32 before this step.
+
+        Weights that were saved before and loaded again have kept their values.
+        """
+        trained = self.recording.program.attributes.trained_modules
+        for p in tracked.params if self._casts_after_step else ():
+            event = self._casts_after_step.get(id(p))
+            if event is None or event.subject is None or p.dtype in LOW:
+                continue
+            del self._casts_after_step[id(p)]
+            if event.subject not in trained and can_observe(p) and _is_rounded(p, event.dtype):
+                event.trained, event.returns = False, True
+                trained.add(event.subject)
+                self.recording.run_checker.add_event(event)
 
     def _report_older(self, tracked: TrackedOptimizer, low: list[torch.Tensor]) -> None:
         """Report parameters that were low precision before the recording, at the optimizer."""
@@ -129,6 +157,12 @@ class LowPrecisionListener(Listener):
                 trained.add(event.subject)
                 self.recording.run_checker.add_event(event)
         return is_all_known
+
+
+def _is_rounded(p: torch.Tensor, dtype: str) -> bool:
+    """Return True if a dtype represents all elements of a tensor. May wait for the device."""
+    value = p.detach()
+    return torch.equal(value, value.to(getattr(torch, dtype)).to(p.dtype))
 
 
 def _random_states() -> list[torch.Tensor]:

@@ -187,6 +187,13 @@ class NonFiniteListener(Listener):
         self._last_check: PendingCheck | None = None
         self._running_root: torch.Tensor | None = None
         self._previous_weights = PreviousWeights()
+        #: The reported non-finite input of a step, until a later step shows the op that computes it.
+        self._input_event: e.NotFinite | None = None
+        #: True after the first non-finite input: steps are then watched from their beginning.
+        self._watches_preparation = False
+        #: Numbers of the first call after the last step, and of the first call of the forward pass, None before it.
+        self._preparation_start = 0
+        self._forward_start: int | None = None
         #: Non-finite results of steps that are explained, while the program holds them.
         self._known_results: list[weakref.ref[torch.Tensor]] = []
 
@@ -204,6 +211,7 @@ class NonFiniteListener(Listener):
     @listener_method
     def record_module_begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TapedCall | None:
         self._loose_ops.stop_watching()
+        self._note_forward()
         if not self._may_report or self.recording.backward_depth:
             return None
         if torch.is_inference_mode_enabled() or torch._C._get_tracing_state() is not None:
@@ -225,8 +233,13 @@ class NonFiniteListener(Listener):
 
     def note_region(self) -> None:
         """Start watching ops when an autocast region is entered, because the forward pass follows."""
+        self._note_forward()
         if self._may_report and not self.recording.backward_depth and not THREAD.in_module:
             self._watch_ops()
+
+    def _note_forward(self) -> None:
+        if self._forward_start is None:
+            self._forward_start = self._tape.next_serial
 
     def _watch_ops(self) -> None:
         """Watch ops outside of modules, unless code was compiled, which would have to be compiled again."""
@@ -404,6 +417,12 @@ class NonFiniteListener(Listener):
             self._finish_skips(before_step=total)
             if self._pending_checks:
                 self._previous_weights.save_weights(optimizer, total)
+
+    def end_step(self) -> None:
+        """Watch what follows a step, if an earlier step got a non-finite input of unknown origin."""
+        if self._watches_preparation and self._may_report and not self.recording.backward_depth:
+            self._preparation_start, self._forward_start = self._tape.next_serial, None
+            self._watch_ops()
 
     def check_skip(
         self, tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, optimizer: torch.optim.Optimizer
@@ -592,6 +611,9 @@ class NonFiniteListener(Listener):
             site = Site("<unknown>", 1)
         statistics = _describe_statistics(buffers) if is_scaled else ""
         event = e.NotFinite(site, how=cause.label, buffers=statistics, trace=cause.trace, names=dict(cause.names))
+        self._withdraw_input(cause.site)
+        if cause.label == INPUT and is_reported:
+            self._input_event, self._watches_preparation = event, True
         if is_scaled:
             is_repeated = any(pending.exemption for pending in self._pending_causes)
             exemption = cause.exemption if if_never_stepped and not is_repeated else ""
@@ -599,6 +621,22 @@ class NonFiniteListener(Listener):
         else:
             self.recording.run_checker.add_event(event)
         return is_reported
+
+    def _withdraw_input(self, site: Site | None) -> None:
+        """Withdraw a reported non-finite input, if an op before the forward pass of a later step computes it."""
+        event = self._input_event
+        forward_start = self._tape.next_serial if self._forward_start is None else self._forward_start
+        prepared = (self._tape.calls.get(serial) for serial in range(self._preparation_start, forward_start))
+        if event is None or not any(
+            call is not None and call.positions and self.sites.site_of_calls(call.positions) is site
+            for call in prepared
+        ):
+            return
+        self._input_event = None
+        pending_causes = [cause for cause in self._pending_causes if cause.event is not event]
+        if len(pending_causes) == len(self._pending_causes):
+            self.recording.run_checker.withdraw_event(event)
+        self._pending_causes = pending_causes
 
     def _remember_results(self) -> None:
         """Keep the live non-finite results of the calls so far. What a later step reads of them is explained."""
@@ -634,6 +672,8 @@ class NonFiniteListener(Listener):
 #: Labels of a learning rate that is too large, of weights that other state of the optimizer made too large, and of a
 #: buffer that is not finite.
 RATE, GROWN, STATISTIC = "rate", "grown", "statistic"
+#: Label of a non-finite tensor that no op of the step produced.
+INPUT = "input"
 #: Labels of causes in an optimizer, which are located at its construction.
 _OF_OPTIMIZER = frozenset({"state", RATE, GROWN})
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.

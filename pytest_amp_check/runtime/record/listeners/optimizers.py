@@ -155,6 +155,7 @@ class OptimizerListener(Listener):
         self._weights.low_precision.note_step(tracked)
         if self.regions and not found_inf:
             self._weights.note_step(tracked.params)
+        self._nonfinite.end_step()
         self.recording.update_watching()
 
     def _check_windows(self, tracked: TrackedOptimizer) -> None:

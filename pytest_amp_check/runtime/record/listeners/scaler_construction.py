@@ -11,7 +11,8 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ..recording import Recording, plain_argument
 from ..sites import calling_framework
-from ..source import Role, SiteText
+from ..source import Role, SiteText, assigned_name, has_constant_argument, loop_around
+from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 
 
@@ -22,6 +23,8 @@ class ScalerConstructionListener(Listener):
         super().__init__(recording)
         #: Scalers whose construction was seen, to the event.
         self._construction_events: weakref.WeakKeyDictionary[Any, e.ScalerNew] = weakref.WeakKeyDictionary()
+        #: Scalers that have got the state of another scaler.
+        self._loaded_scalers: weakref.WeakSet[Any] = weakref.WeakSet()
         #: True once a scaler that disabled itself was reported.
         self._reported_disabled = False
         #: True if a disabled scaler has scaled.
@@ -58,6 +61,23 @@ class ScalerConstructionListener(Listener):
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
             self._reported_disabled = event.disabled_itself = True
             # The event may already be checked, so it is checked again.
+            self.recording.run_checker.check_event(event)
+
+    def note_loaded(self, scaler: Any) -> None:
+        """Note that a scaler has got the state of another one."""
+        self._loaded_scalers.add(scaler)
+
+    def note_step(self, scaler: Any, tracked: TrackedOptimizer) -> None:
+        """Report a new scaler, with a fresh scale, from where the scaler of the optimizer's last step came."""
+        event = self._construction_events.get(scaler)
+        last_site, tracked.scaler_site = tracked.scaler_site, None if event is None else event.site
+        if event is None or event.site is not last_site or event.again or tracked.scaler is None:
+            return
+        is_fresh = scaler not in self._loaded_scalers and has_constant_argument(event.site, "init_scale")
+        if is_fresh and tracked.scaler.scaler() is not scaler:
+            event.again = True
+            names = {"scaler": assigned_name(event.site) or "the scaler", "loop": loop_around(event.site)}
+            event.names = {**event.names, **names}
             self.recording.run_checker.check_event(event)
 
     def record_disabled_scale(self, scaler: Any) -> None:

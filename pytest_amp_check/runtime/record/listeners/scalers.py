@@ -24,6 +24,7 @@ from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
 from .optimizers import OptimizerListener
 from .recomputation import RecomputationListener
+from .scaler_construction import ScalerConstructionListener
 from .weights import WeightListener
 
 
@@ -43,8 +44,10 @@ class ScalerListener(Listener):
         finite: NonFiniteListener,
         recomputation: RecomputationListener,
         derivatives: DerivativeListener,
+        construction: ScalerConstructionListener,
     ) -> None:
         super().__init__(recording)
+        self._construction = construction
         self._derivatives = derivatives
         self._recomputation = recomputation
         self._followers = followers
@@ -160,6 +163,7 @@ class ScalerListener(Listener):
         tracked.steps += 1
         tracked_scaler.steps = max(tracked_scaler.steps + 1, tracked.steps)
         readings.run_when_known(functools.partial(_count_skips, tracked, tracked_scaler, skipped))
+        self._construction.note_step(scaler, tracked)
         tracked.scaler = tracked_scaler
         self._optimizers.note_step(tracked, skipped)
         self._followers.record_step(tracked, optimizer, skipped)

@@ -79,6 +79,7 @@ def _notify_clip(recorder: Recorder, frame: FrameType) -> None:
         grads=() if params or not isinstance(grads, list) else grads,
         nonfinite_error=bool(values.get("error_if_nonfinite")),
         norm=name == "clip_grad_norm_",
+        joint=name != "clip_grad_value_",
     )
 
 

@@ -168,3 +168,4 @@ def _notify_state_dict(recorder: Recorder, scaler: Any) -> None:
 
 def _notify_load(recorder: Recorder, result: object, scaler: Any, state_dict: Any) -> None:
     recorder.checkpoints.record_scaler_load(scaler)
+    recorder.construction.note_loaded(scaler)

@@ -40,6 +40,7 @@ def patches() -> list[Patch]:
         Patch(torch.Tensor, "set_", on_call=_notify_new_storage, only_user_calls=True, may_be_compiled=True),
         *(Patch(torch, name, make_wrapper=_wrap_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
         *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken(name)) for name in NUMBERS),
+        Patch(torch.Tensor, "register_hook", on_call=_notify_hook, only_user_calls=True, may_be_compiled=True),
         Patch(torch.Tensor, "grad", make_wrapper=_patch_grad),
         Patch(torch.Tensor, "data", make_wrapper=_patch_data),
     ]
@@ -95,6 +96,10 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
                     return result
                 if factor:
                     return _run_average_step(original, (self, other, *more), factor)
+                if isinstance(other, torch.Tensor) and not (other.is_floating_point() or self.requires_grad):
+                    result = original(self, other, *more)
+                    _notify_integers_added(self)
+                    return result
             return original(self, other, *more, **factor)
 
         return patched_addition
@@ -124,10 +129,14 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
     def wrap_one_operand(original: Any) -> Any:
         def patched_change(self: Any, other: Any = _NONE, **named: Any) -> Any:
+            if not (watching or named or other is _NONE) and (type(other) is not float or self.dtype not in LOW):
+                return original(self, other)
             if watching:
                 _notify_change(self, effect, () if other is _NONE else (other,), named)
             if other is _NONE or named:
                 return original(self, *(() if other is _NONE else (other,)), **named)
+            if isinstance(other, float) and 0.0 < other < 1.0 and self.dtype in LOW:
+                return _run_decay(original, self, other)
             return original(self, other)
 
         return patched_change
@@ -169,20 +178,35 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     return wrap_one_operand if name in ONE_OPERAND else wrap_change
 
 
+def _run_decay(original: Any, tensor: Any, factor: float) -> Any:
+    """Run a multiplication by a number below one, which may be the first half of an average's step."""
+    recorders = _recorders_of_averages(tensor)
+    value_before = tensor.detach().clone() if recorders and not is_called_by_torch(3) else None
+    result = original(tensor, factor)
+    if value_before is not None:
+        for recorder in recorders:
+            recorder.losses.record_low_decay(tensor, value_before, factor)
+    return result
+
+
+def _recorders_of_averages(tensor: Any) -> tuple[Recorder, ...]:
+    """Return the recorders that check the next step of a low-precision average."""
+    if torch.compiler.is_compiling():
+        return ()
+    return tuple(recorder for recorder in THREAD.active_recorders if recorder.losses.should_watch_averages(tensor))
+
+
 def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a step of a low-precision average: ``add_`` with an ``alpha``, or ``lerp_``."""
     tensor = args[0]
-    recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    if torch.compiler.is_compiling() or not any(
-        recorder.losses.should_watch_averages(tensor) for recorder in recorders
-    ):
-        return original(*args, **kwargs)
+    recorders = _recorders_of_averages(tensor)
     # The depth counts the frame of the patch between the program and this function.
-    value_before = None if is_called_by_torch(3) else tensor.detach().clone()
+    value_before = tensor.detach().clone() if recorders and not is_called_by_torch(3) else None
     result = original(*args, **kwargs)
     if value_before is not None:
+        factor = kwargs.get("alpha", 1)
         for recorder in recorders:
-            recorder.losses.record_low_average(tensor, value_before, args[1] if len(args) > 1 else None)
+            recorder.losses.record_low_average(tensor, value_before, args[1] if len(args) > 1 else None, factor)
     return result
 
 
@@ -191,6 +215,13 @@ def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
     if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         for recorder in recorders:
             recorder.losses.record_low_sum(tensor, term, factor)
+
+
+def _notify_integers_added(tensor: Any) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
+    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
+        for recorder in recorders:
+            recorder.losses.record_integers_added(tensor)
 
 
 def _notify_indexed_sum(tensor: Any, source: Any) -> None:
@@ -265,6 +296,10 @@ def _patch_grad(original: Any) -> Any:
     # Tensors have the same slot under two names. Reading the other name is twice as fast as calling the covered slot,
     # and torch reads gradients many times per step.
     return _SlotProperty("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
+
+
+def _notify_hook(recorder: Recorder, tensor: Any, hook: Any) -> None:
+    recorder.gradients.record_tensor_hook(tensor)
 
 
 def _notify_new_storage(recorder: Recorder, tensor: Any, source: Any = None, *args: Any, **kwargs: Any) -> None:

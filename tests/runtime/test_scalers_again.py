@@ -1,0 +1,83 @@
+"""Scalers that are constructed again for the same optimizer: a run reports them, unless the scale is kept."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from marks import marks, places, shown
+
+pytest.importorskip("torch")
+
+from agreement import recorded
+
+PROGRAM = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Training:
+    def __init__(self):
+        self.model = nn.Linear(8, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.scaler = None
+
+    def make(self):
+        {make}
+
+    def epoch(self):
+        self.make()
+        for x in torch.randn(3, 4, 8):
+            self.optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = self.model(x).float().square().mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+
+{run}
+"""
+LOADED = """old, self.scaler = self.scaler, torch.amp.GradScaler("cpu")
+        if old:
+            self.scaler.load_state_dict(old.state_dict())"""
+AGAIN = "training = Training()\nfor _ in range(3):\n    training.epoch()"
+
+
+def check(tmp_path: Path, make: str, run: str = AGAIN) -> str:
+    source = PROGRAM.format(make=make, run=run)
+    script = tmp_path / "train.py"
+    script.write_text(source, encoding="utf-8")
+    made = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    assert (made.failure, made.error) == (None, None)
+    assert places(made.findings) == marks(source, "runtime"), shown(made.findings)
+    return shown(made.findings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    ['self.scaler = torch.amp.GradScaler("cpu")  # AMP208', "self.scaler = torch.cpu.amp.GradScaler()  # AMP208"],
+)
+def test_a_scaler_for_each_epoch_is_named(make: str, tmp_path: Path) -> None:
+    message = check(tmp_path, make)
+    assert "`self.scaler` is constructed again in every iteration of `for _ in range(3)`" in message
+
+
+@pytest.mark.parametrize(
+    ("make", "run"),
+    [
+        ('self.scaler = self.scaler or torch.amp.GradScaler("cpu")', AGAIN),
+        (LOADED, AGAIN),
+        (
+            'self.scaler = torch.amp.GradScaler("cpu", init_scale=self.scaler.get_scale() if self.scaler else 2.0**16)',
+            AGAIN,
+        ),
+        ('self.scaler = torch.amp.GradScaler("cpu")', "for fold in range(3):\n    Training().epoch()"),
+    ],
+    ids=["made once", "loaded", "with the last scale", "a training each"],
+)
+def test_scalers_that_keep_the_scale_or_train_apart_are_right(make: str, run: str, tmp_path: Path) -> None:
+    check(tmp_path, make, run)
