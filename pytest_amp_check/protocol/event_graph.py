@@ -66,6 +66,12 @@ class Predicate:
         self.asks_version = False
         self.implications: list[tuple[bool, int, bool]] = []
 
+    def add_site(self, site: Site) -> None:
+        """Add a location that asks the same question, unless the location is known."""
+        known = (self.site, *self.other_sites)
+        if not any(each is not None and each.call_key == site.call_key for each in known):
+            self.other_sites = (*self.other_sites, site)
+
     def find_site(self, event: Site) -> Site | None:
         """Return the location that asks the question for an event: the last before it in its function, if any."""
         near = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
-from .events import AutocastEnter, Event, EventKind, Save, ScalerStep, Unscale, Update, name_of_kind
+from .events import AutocastEnter, Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update, name_of_kind
 from .events.regions import describe_region
 from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS, Framework
@@ -158,6 +158,8 @@ def make_finding(
     if not certain and kind.certainty.assumption:
         assumption = f"if {_fill_template(kind.certainty.assumption, names)}"
         condition = f"{condition}, and {assumption}" if condition else assumption
+    elif not (certain or condition) and any(isinstance(each, LowPrecisionEffect) and each.guessed for each in events):
+        condition = "if the tensors here are in low precision, as the output of a model usually is"
     finding = Finding(
         rule.code,
         rule.name,

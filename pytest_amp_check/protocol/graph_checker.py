@@ -237,8 +237,8 @@ class _GraphChecker(GraphExplorer):
                 steps.insert(0, TraceStep(site_of_escape, text, is_event=False))
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
-        if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
-            adapted = kind.label_in_window
+        if adapted == label and kind.cause.label_in_window and self._waits_for_window(detected_at, cause):
+            adapted = kind.cause.label_in_window
         label = adapted
         if kind.trace_context.shows_window_end:
             window = self._find_window(path)

@@ -33,9 +33,18 @@ class Cause:
     - ``concerns_loss``: the violation concerns the computation of the loss. If a helper in another file receives the
       loss, the caller is reported.
     - ``label_overrides``: pairs of a test of the cause and the label used if the test is true.
+    - ``label_in_window``: label used if the detecting event waits for the end of a window and the cause does not.
     """
 
-    __slots__ = ("concerns_loss", "every", "kinds", "label_overrides", "only_reads", "unscaled_only")
+    __slots__ = (
+        "concerns_loss",
+        "every",
+        "kinds",
+        "label_in_window",
+        "label_overrides",
+        "only_reads",
+        "unscaled_only",
+    )
 
     def __init__(
         self,
@@ -45,6 +54,7 @@ class Cause:
         only_reads: bool = False,
         concerns_loss: bool = False,
         label_overrides: tuple[tuple[Callable[[Event | None], bool], str], ...] = (),
+        label_in_window: str = "",
     ) -> None:
         self.kinds = kinds
         self.every = every
@@ -52,6 +62,7 @@ class Cause:
         self.only_reads = only_reads
         self.concerns_loss = concerns_loss
         self.label_overrides = label_overrides
+        self.label_in_window = label_in_window
 
 
 class Precedence:
@@ -214,7 +225,6 @@ class ViolationKind:
     - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
       first iteration cannot have the violation.
     - ``any_precision``: the violation is as wrong without mixed precision.
-    - ``label_in_window``: label used if the detecting event waits for the end of a window and the cause does not.
     """
 
     __slots__ = (
@@ -225,7 +235,6 @@ class ViolationKind:
         "effect_cases",
         "exemption",
         "in_next_iteration",
-        "label_in_window",
         "message",
         "precedence",
         "severity",
@@ -249,7 +258,6 @@ class ViolationKind:
         exemption: str = "",
         sparing_kinds: tuple[EventKind, ...] = (),
         in_next_iteration: bool = False,
-        label_in_window: str = "",
         any_precision: bool = False,
     ) -> None:
         self.message = message
@@ -264,7 +272,6 @@ class ViolationKind:
         self.exemption = exemption
         self.sparing_kinds = sparing_kinds
         self.in_next_iteration = in_next_iteration
-        self.label_in_window = label_in_window
         self.any_precision = any_precision
 
 

@@ -67,7 +67,7 @@ def test_apex_names_the_copies() -> None:
     (finding,) = check_source(text)
     assert finding.message == (
         "`nn.utils.clip_grad_norm_` has no effect, because opt_level O2 of apex steps float32 copies of these "
-        "parameters: clip `amp.master_params(optimizer)`"
+        "parameters: pass `amp.master_params(optimizer)` to it in their place"
     )
 
 

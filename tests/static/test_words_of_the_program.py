@@ -171,7 +171,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "backward@region",
         loop(FED.replace("gs.scale(err).backward()", "    gs.scale(err).backward()  # !"), STEP),
-        ["gs.scale(err).backward"],
+        ["gs.scale(err).backward", "no_sync()"],
     ),
     (
         "state@stepped",
@@ -188,7 +188,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         "opt.load_state_dict(torch.load('x.pt')['optimizer'])\n"
         + loop(FED, STEP)
         + "torch.save({'m': net.state_dict(), 'o': opt.state_dict()}, 'x.pt')  # !\n",
-        ["opt", "gs", "gs.state_dict()"],
+        ["opt", "gs", "gs.state_dict()", "gs.load_state_dict()"],
     ),
     (
         "scheduler:skipped",
@@ -209,12 +209,12 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "new@used",
         loop("gs = torch.amp.GradScaler('cuda')  # !\n" + FED, STEP),
-        ["gs", "for x, y in loader"],
+        ["gs", "for x, y in loader", "for x, y in loader"],
     ),
     (
         "new@used",
         "while True:\n" + indent("gs = torch.amp.GradScaler('cuda')  # !\nx, y = next(it)\n" + FED + STEP, "    "),
-        ["gs", "while True"],
+        ["gs", "while True", "while True"],
     ),
     (
         "clip@scaled-in-window",
@@ -245,7 +245,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
             "err = F.cross_entropy(out, y)  # !\ngs.scale(err).backward()",
             STEP,
         ),
-        ["F.cross_entropy", ".float()"],
+        ["F.cross_entropy", "out", ".float()"],
     ),
     (
         "scale@no-autocast",

@@ -488,17 +488,9 @@ class Interpreter:
         known = self.predicates.find_predicate(question)
         if known is not None:
             if node is not None and len(known.other_sites) < MAX_PREDICATE_SITES:
-                self._note_site(known, node)
+                known.add_site(self.site_of(node))
             return known
         return self.predicates.predicate_for(question, text, self.site_of(node) if node is not None else None, loops)
-
-    def _note_site(self, predicate: Predicate, node: ast.AST) -> None:
-        """Record a further location that asks the question of a predicate, for traces."""
-        line, frame = getattr(node, "lineno", 1), self.state.frame
-        for site in (predicate.site, *predicate.other_sites):
-            if site is not None and (site.line, site.function, site.path) == (line, frame.name, frame.module.path):
-                return
-        predicate.other_sites = (*predicate.other_sites, self.site_of(node))
 
     def predicate_formula(
         self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None

@@ -42,11 +42,15 @@ RULE = Rule(
         "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before it",
-            cause=Cause(Clip, every=True, label_overrides=((_is_by_hand, "clip@scaled-by-hand"),)),
+            cause=Cause(
+                Clip,
+                every=True,
+                label_overrides=((_is_by_hand, "clip@scaled-by-hand"),),
+                label_in_window="clip@scaled-in-window",
+            ),
             trace_kinds=(Backward,),
             exemption="unscaled-where-live",
             sparing_kinds=(Unscale,),
-            label_in_window="clip@scaled-in-window",
         ),
         "clip@scaled-in-window": ViolationKind(
             "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss "
