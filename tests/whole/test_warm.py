@@ -6,6 +6,7 @@ import marshal
 import os
 import platform
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,6 +62,36 @@ def test_what_a_process_starts_goes_on_and_ends_as_python_does(tmp_path: Path, w
         "-15 b''",
         "0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "printed"),
+    [
+        ("import sys; print(1, end=''); sys.exit()", 0, "1"),
+        ("import sys; sys.exit(259)", 3, ""),
+        ("import sys; sys.exit('told')", 1, ""),
+        ("1 / 0", 1, ""),
+        ("raise KeyboardInterrupt", -2, ""),
+        ("import atexit; atexit.register(print, 'late')", 0, "late\n"),
+        ("import ctypes; ctypes.CDLL(None).printf(b'from C')", 0, "from C"),
+        ("class A:\n    def __del__(self):\n        print('freed')\na = A()", 0, "freed\n"),
+        ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print(1))).start()", 0, "1\n"),
+    ],
+)
+@pytest.mark.skipif(platform.system() != "Linux", reason="processes are started there, not forked")
+def test_a_forked_process_ends_as_python_does(code: str, ended: int, printed: str, tmp_path: Path) -> None:
+    done = warm._forked(warm.PYTEST, ("-c", code), b"", tmp_path, os.environ)
+    assert (done.returncode, done.stdout.decode()) == (ended, printed)
+    assert ("told" in code) == (done.stderr == b"told\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_a_forked_process_tells_that_its_output_is_lost() -> None:
+    with open("/dev/full", "w") as full:
+        command = [warm.warm_python(warm.PYTEST), "-c", "print(1)"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 120
+    assert "No space left on device" in done.stderr
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="processes are started there, not forked")
