@@ -208,6 +208,24 @@ for x in batches:
     assert traced(body, "AMP501") == [*shown, "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"]
 
 
+def test_the_shown_assignment_is_that_of_the_dtype_that_the_message_names() -> None:
+    body = """
+weights = torch.float32
+if args.precision == "fp16":
+    weights = torch.float16
+elif args.precision == "bf16":
+    weights = torch.bfloat16
+model.to(weights)
+for x in batches:
+    model(x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    shown = traced(body, "AMP501")
+    assert "weights = torch.float16" in shown
+    assert "weights = torch.bfloat16" not in shown
+
+
 def test_a_backward_without_a_scaler_shows_its_region() -> None:
     body = """
 for x in batches:

@@ -12,13 +12,14 @@ from ..project.syntax import tail_name, walk
 from .syntax_queries import keywords_of
 
 #: Names of low dtypes, as attributes of torch and as texts.
-_LOW = frozenset(("float16", "half", "bfloat16", "fp16", "bf16"))
+_FLOAT16, _BFLOAT16 = frozenset(("float16", "half", "fp16")), frozenset(("bfloat16", "bf16"))
+_LOW = {"float16": _FLOAT16, "bfloat16": _BFLOAT16}
 
 
-def trace_dtype_choice(interp: Interpreter, call: ast.AST) -> TraceFacts:
+def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str) -> TraceFacts:
     """Return the assignment of a low dtype to the variable that a call casts to, for a trace.
 
-    The assignment is the last one before the call, in the same function, or else in the module.
+    The assignment is the last one of this dtype before the call, in the same function, or else in the module.
     """
     if not isinstance(call, ast.Call):
         return ()
@@ -28,7 +29,7 @@ def trace_dtype_choice(interp: Interpreter, call: ast.AST) -> TraceFacts:
         scopes.insert(0, frame.function.nodes)
     for name in filter(None, map(access_text, _dtype_arguments(call))):
         for nodes in scopes:
-            found = [node for node in nodes if isinstance(node, ast.Assign) and _assigns_low_dtype(node, name)]
+            found = [node for node in nodes if isinstance(node, ast.Assign) and _assigns_dtype(node, name, dtype)]
             before = [node for node in found if node.lineno < call.lineno] or found
             if before:
                 return ((interp.site_of(max(before, key=lambda node: node.lineno)), "the low dtype is chosen"),)
@@ -41,8 +42,9 @@ def _dtype_arguments(call: ast.Call) -> list[ast.expr]:
     return [each for each in (*call.args, *named) if isinstance(each, (ast.Name, ast.Attribute))]
 
 
-def _assigns_low_dtype(node: ast.Assign, name: str) -> bool:
-    """Return True for an assignment of a value with a low dtype to a variable."""
+def _assigns_dtype(node: ast.Assign, name: str, dtype: str) -> bool:
+    """Return True for an assignment of a value with a low dtype, or one of both, to a variable."""
     if not any(access_text(target) == name for target in node.targets):
         return False
-    return any(tail_name(part) in _LOW for part in walk(node.value) if isinstance(part, (ast.Name, ast.Attribute)))
+    names = _LOW.get(dtype, _FLOAT16 | _BFLOAT16)
+    return any(tail_name(part) in names for part in walk(node.value) if isinstance(part, (ast.Name, ast.Attribute)))

@@ -55,7 +55,7 @@ def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: 
     """Emit the construction of a module with parameters of a low dtype."""
     set_low(interp, tracked_object, dtype)
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
-    premises = trace_dtype_choice(interp, node)
+    premises = trace_dtype_choice(interp, node, dtype)
     interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, created=True, names=names, premises=premises)
 
 

@@ -381,7 +381,7 @@ def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, no
 
 def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_text(node), "call": expression_text(node)}
-    premises = trace_dtype_choice(interp, node) if dtype != "float32" else ()
+    premises = trace_dtype_choice(interp, node, dtype) if dtype != "float32" else ()
     interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, names=names, premises=premises)
 
 
