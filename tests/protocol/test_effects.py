@@ -914,8 +914,11 @@ def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
         ("loop[ zero back unscale *skip{ / step update } ]", "when `skip` is true"),
         ("loop[ zero back unscale *fine{ step update / } ]", "when `fine` is false"),
         ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
-        ("zero back clip hand-told0 step update", ""),
-        ("zero back clip-guessed step update", ""),
+        (
+            "zero back clip hand-told0 step update",
+            "if unanalyzed code, which gets the objects, does not change these gradients",
+        ),
+        ("zero back clip-guessed step update", "if names say what unanalyzed code does"),
         ("zero back clip step update", ""),
     ],
 )

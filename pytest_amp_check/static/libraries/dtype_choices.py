@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...protocol.sites import TraceFacts
 from ...protocol.source_text import access_text
 from ..interpreter.interpreter import Interpreter
+from ..project.module import Module
 from ..project.syntax import tail_name, walk
 from .syntax_queries import keywords_of
 
@@ -24,16 +25,40 @@ def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str) -> TraceF
     if not isinstance(call, ast.Call):
         return ()
     frame = interp.state.frame
-    scopes: list[Sequence[ast.AST]] = [frame.module.tree.body]
-    if frame.function is not None:
-        scopes.insert(0, frame.function.nodes)
     for name in filter(None, map(access_text, _dtype_arguments(call))):
+        scopes: list[Sequence[ast.AST]] = [_find_module_assignments(interp, frame.module, name)]
+        if frame.function is not None:
+            scopes.insert(0, frame.function.nodes)
         for nodes in scopes:
             found = [node for node in nodes if isinstance(node, ast.Assign) and _assigns_dtype(node, name, dtype)]
             before = [node for node in found if node.lineno < call.lineno] or found
             if before:
                 return ((interp.site_of(max(before, key=lambda node: node.lineno)), "the low dtype is chosen"),)
     return ()
+
+
+class _ModuleAssignments(dict[str, dict[str, list[ast.Assign]]]):
+    """Assignments of a module outside its functions and classes, by the path of the module and the variable."""
+
+
+def _find_module_assignments(interp: Interpreter, module: Module, name: str) -> list[ast.Assign]:
+    known = interp.file_data(_ModuleAssignments)
+    if module.path not in known:
+        by_name = known[module.path] = {}
+        for node in _iter_statements(module.tree.body):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                by_name.setdefault(access_text(target) or "", []).append(node)
+    return known[module.path].get(name, [])
+
+
+def _iter_statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the statements of a module and of its branches, but not of its functions and classes."""
+    todo = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.Expr)):
+            todo += [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler))]
 
 
 def _dtype_arguments(call: ast.Call) -> list[ast.expr]:
