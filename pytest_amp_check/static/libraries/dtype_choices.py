@@ -46,8 +46,9 @@ def _find_module_assignments(interp: Interpreter, module: Module, name: str) -> 
     if module.path not in known:
         by_name = known[module.path] = {}
         for node in _iter_statements(module.tree.body):
-            for target in node.targets if isinstance(node, ast.Assign) else ():
-                by_name.setdefault(access_text(target) or "", []).append(node)
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    by_name.setdefault(access_text(target) or "", []).append(node)
     return known[module.path].get(name, [])
 
 
