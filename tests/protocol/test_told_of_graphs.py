@@ -112,7 +112,7 @@ def test_what_skips_the_step_is_named_before_what_comes_of_it(skips: bool) -> No
     assert finding.code == "AMP209"
     assert [step.site.line for step in finding.trace] == ([3, 90, 5] if skips else [3, 5])
     assert [step.text for step in finding.trace].count("the step is skipped") == skips
-    assert finding.names.get("skip") == ("continue" if skips else None)
+    assert finding.names.get("skip") == ("`continue` skips the step" if skips else None)
 
 
 def test_a_statement_that_skips_what_came_before_is_not_named() -> None:

@@ -43,7 +43,7 @@ class Clip(GradientAccess):
     local: bool = False
     #: Manual clipping by the norm of the gradients.
     by_hand: bool = False
-    #: One norm over all of the gradients decides the factor of each.
+    #: In a run: one norm over all of the gradients decides the factor of each.
     joint: bool = False
     #: torch raises if the norm is not finite.
     nonfinite_error: bool = False

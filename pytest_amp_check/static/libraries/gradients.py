@@ -306,7 +306,6 @@ def emit_clip(
         e.Clip,
         node,
         owners=_find_clip_owners(interp, params),
-        joint="clip_value" not in bound and not guessed,
         nonfinite_error=strict and not interp.state.try_depth,
         measures_only=_is_infinite(limit),
         guessed=guessed,
