@@ -36,6 +36,7 @@ def codes(source: str) -> list[str]:
         ('torch.autocast("cuda", dtype=torch.float16, enabled=args.amp)', False),
         ('torch.autocast("cuda", dtype=args.dtype)', False),
         ('torch.autocast("cuda", dtype=torch.bfloat16 if args.bf16 else torch.float16)', True),
+        ('torch.autocast("cuda", torch.bfloat16 if args.bf16 else torch.float16)', True),
         ("args.region()", False),
     ],
 )

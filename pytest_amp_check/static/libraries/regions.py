@@ -13,7 +13,7 @@ from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_unknown_arguments
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.source_text import expression_text
+from ..interpreter.source_text import expression_text, short_text
 from ..interpreter.unanalyzed_code import call_unknown
 from ..interpreter.values.contexts import Float8Context
 from ..interpreter.values.definitions import Args, ExternalName, FunctionValue, Keywords
@@ -66,19 +66,26 @@ def make_autocast(
     region.device, region.dtype = device, dtype
     chosen = _find_chosen_dtypes(bound.get("dtype"), device)
     region.may_choose_float16 = _may_choose_float16(chosen, node)
-    if region.may_choose_float16 and "bfloat16" in chosen:
-        region.low_choice = str(keyword_text("dtype", node))
+    written = _find_dtype_argument(entry, node)
+    if region.may_choose_float16 and "bfloat16" in chosen and written is not None:
+        region.low_choice = str(short_text(written))
     region.cache = _caches_weights(interp, entry, bound.get("cache_enabled"))
     return ObjectRef(tracked_object, enabled)
 
 
 def _find_flag_as_dtype(interp: Interpreter, entry: torch_api.ApiEntry, given: Value | None, node: ast.AST) -> object:
     """Return the source text of a flag in place of the dtype, "" without one."""
+    written = _find_dtype_argument(entry, node)
+    return SourceText(written) if written is not None and is_flag(interp, given, written) else ""
+
+
+def _find_dtype_argument(entry: torch_api.ApiEntry, node: ast.AST) -> ast.expr | None:
+    """Return the expression that a call gives as the dtype, by name or by position."""
     written = keywords_of(node).get("dtype")
     place = entry.parameters.index("dtype") if "dtype" in entry.parameters else -1
     if written is None and isinstance(node, ast.Call) and 0 <= place < len(node.args):
-        written = node.args[place]
-    return SourceText(written) if written is not None and is_flag(interp, given, written) else ""
+        return node.args[place]
+    return written
 
 
 def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, open_ended: bool) -> Formula:

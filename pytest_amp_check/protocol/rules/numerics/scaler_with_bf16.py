@@ -54,17 +54,20 @@ def _check_choice(program: Program) -> Verdicts:
     unrelated = frozenset.intersection(
         *(frozenset(key for key, truth in decided_guards(each) if truth) for each in regions)
     )
+    uses_of: dict[int | None, list[Scale]] = {}
+    for each in events:
+        if isinstance(each, Scale):
+            uses_of.setdefault(each.subject, []).append(each)
+    unscaled = [each for each in events if isinstance(each, Backward) and each.subject is None]
     for event in events:
         if not isinstance(event, ScalerNew) or event.subject is None or event.bf16_condition:
             continue
-        uses = [each for each in events if isinstance(each, Scale) and each.subject == event.subject]
+        uses = uses_of.get(event.subject, [])
         attributes = program.objects[event.subject].attributes
         enabling = attributes.enabling or frozenset()
         disabled = {(key, not truth) for each in uses for key, truth in each.guards if key in enabling | unrelated}
         # The other losses of a program that scales some may be those in bfloat16.
-        is_one_of_two = any(
-            isinstance(each, Backward) and each.subject is None and disabled.isdisjoint(each.guards) for each in events
-        )
+        is_one_of_two = any(disabled.isdisjoint(each.guards) for each in unscaled)
         made_if = {key for key, _ in event.guards}
         deciding = {key for use in uses for key, _ in use.guards if is_one_of_two or key in made_if}
         deciding |= {key for key in enabling if not _asks_for_none(program, key)}
