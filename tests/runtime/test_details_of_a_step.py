@@ -167,7 +167,7 @@ BY_HAND = (
 BY_HAND += "division by `scaler.unscale_(optimizer)`"
 EDITED_SCALED = f"{EDITED[1]}: call `scaler.unscale_(optimizer)` before the edit"
 STALE = "Gradients of the optimizer are not cleared between a step and the next backward: call `optimizer.zero_grad()` "
-STALE += "once in every iteration"
+STALE += "in every iteration, before this backward"
 LOST = (
     "Gradients of `optimizer` are cleared between backward and `scaler.step(optimizer)`: clear them before backward or "
 )

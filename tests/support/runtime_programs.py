@@ -1497,7 +1497,7 @@ for i in range(40):
         "S10",
         """
 for _ in range(30):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # AMP208
     x, y = batches[0]
     optimizer.zero_grad()
     scaler.scale(loss_of(x, 100 * y)).backward()

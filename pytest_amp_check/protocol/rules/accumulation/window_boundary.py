@@ -34,7 +34,7 @@ RULE = Rule(
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last "
-            "micro-batch counts: clear them only after the step, where `{window}` is true",
+            "micro-batch counts: clear them once, after the step",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("step@discarded",)),

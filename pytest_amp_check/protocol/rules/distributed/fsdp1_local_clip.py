@@ -23,8 +23,7 @@ RULE = Rule(
     violations={
         "clip@shards": ViolationKind(
             "`{call}` computes the norm of this rank's shard only, so each rank clips by a factor of "
-            "its own: call `{module}.clip_grad_norm_(...)` where `{module}` is wrapped by "
-            "FullyShardedDataParallel"
+            "its own: call `clip_grad_norm_(...)` of the FullyShardedDataParallel module"
         )
     },
     rationale="""\

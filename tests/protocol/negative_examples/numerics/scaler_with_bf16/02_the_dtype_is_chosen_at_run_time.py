@@ -1,6 +1,6 @@
 # the dtype is chosen at run time
 
-dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+dtype = torch.get_autocast_dtype("cuda")
 scaler = torch.amp.GradScaler("cuda")
 for inputs, targets in loader:
     with torch.autocast("cuda", dtype=dtype):
