@@ -32,8 +32,6 @@ _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.LowParameter, e.
 _WORDS = re.compile(r"\w+")
 #: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
-
-
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(("fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound"))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
-from marks import marks, places, shown
 
 pytest.importorskip("torch")
 
-from agreement import recorded
+from agreement import check_script
 
 FUNCTIONS = """\
 import torch
@@ -59,22 +57,13 @@ for sequence in torch.randn(3, 4, 5, 3):
 FP16 = {"enabled": "", "dtype": "torch.float16", "hook": "pass", "limit": "grad", "result": "Limit.apply(h, 0.1)"}
 
 
-def check(source: str, tmp_path: Path) -> str:
-    script = tmp_path / "train.py"
-    script.write_text(source, encoding="utf-8")
-    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
-    assert (run.failure, run.error) == (None, None)
-    assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
-    return shown(run.findings)
-
-
 @pytest.mark.parametrize(
     "limit",
     ["grad.clamp(-ctx.bound, ctx.bound)", "grad.clamp_(-1, 1)", "torch.nan_to_num(grad)", "torch.clip(grad, max=1.0)"],
 )
 def test_a_function_that_bounds_scaled_gradients_is_named(limit: str, tmp_path: Path) -> None:
     source = FUNCTIONS.replace("return {limit}, None", "return {limit}, None  # AMP202")
-    message = check(source.format(**{**FP16, "limit": limit}), tmp_path)
+    message = check_script(source.format(**{**FP16, "limit": limit}), tmp_path)
     assert "bounds gradients in the backward pass, where they are multiplied by the loss scale" in message
 
 
@@ -86,7 +75,7 @@ def test_a_function_that_bounds_scaled_gradients_is_named(limit: str, tmp_path: 
     ],
 )
 def test_a_hook_of_an_activation_that_bounds_scaled_gradients_is_named(hook: str, tmp_path: Path) -> None:
-    check(FUNCTIONS.format(**{**FP16, "hook": hook, "result": "h"}), tmp_path)
+    check_script(FUNCTIONS.format(**{**FP16, "hook": hook, "result": "h"}), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +94,7 @@ def test_a_hook_of_an_activation_that_bounds_scaled_gradients_is_named(hook: str
     ids=lambda parts: next(iter(parts.values())),
 )
 def test_functions_and_hooks_that_do_not_depend_on_the_scale_are_right(parts: dict[str, str], tmp_path: Path) -> None:
-    check(FUNCTIONS.format(**{**FP16, **parts}), tmp_path)
+    check_script(FUNCTIONS.format(**{**FP16, **parts}), tmp_path)
 
 
 PLAYERS = """\
@@ -150,7 +139,7 @@ TWO_CALLS = """both = [*maker.parameters(), *judge.parameters()]
     ],
 )
 def test_a_norm_that_includes_scaled_gradients_of_another_loss_is_named(clip: str, tmp_path: Path) -> None:
-    message = check(PLAYERS.format(between="pass", clip=clip), tmp_path)
+    message = check_script(PLAYERS.format(between="pass", clip=clip), tmp_path)
     assert "by a norm that includes gradients which are still scaled" in message
 
 
@@ -163,4 +152,4 @@ def test_a_norm_that_includes_scaled_gradients_of_another_loss_is_named(clip: st
     ],
 )
 def test_clips_of_unscaled_gradients_alone_are_right(between: str, clip: str, tmp_path: Path) -> None:
-    check(PLAYERS.format(between=between, clip=clip), tmp_path)
+    check_script(PLAYERS.format(between=between, clip=clip), tmp_path)

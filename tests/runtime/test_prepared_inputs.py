@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
-from marks import marks, places, shown
 
 pytest.importorskip("torch")
 
-from agreement import recorded
+from agreement import check_script
 
 PROGRAM = """\
 import torch
@@ -40,26 +38,17 @@ FLOAT16 = {"enabled": "", "dtype": "torch.float16", "at_area": "", "at_use": ""}
 BFLOAT16 = {"enabled": ", enabled=False", "dtype": "torch.bfloat16", "at_area": "", "at_use": ""}
 
 
-def check(source: str, tmp_path: Path) -> str:
-    script = tmp_path / "train.py"
-    script.write_text(source, encoding="utf-8")
-    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
-    assert (run.failure, run.error) == (None, None)
-    assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
-    return shown(run.findings)
-
-
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
 def test_an_overflow_before_the_region_is_named(precision: dict[str, str], tmp_path: Path) -> None:
     parts = {**precision, "size": "900.0", "at_area": "  # AMP802"}
-    assert "its result is above 65504" in check(PROGRAM.format(**parts), tmp_path)
+    assert "its result is above 65504" in check_script(PROGRAM.format(**parts), tmp_path)
 
 
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
 def test_an_overflow_that_happens_once_stays_the_input_of_its_step(precision: dict[str, str], tmp_path: Path) -> None:
     parts = {**precision, "size": "900.0 if step == 2 else 9.0", "at_use": "  # AMP802"}
-    assert "contains non-finite values" in check(PROGRAM.format(**parts), tmp_path)
+    assert "contains non-finite values" in check_script(PROGRAM.format(**parts), tmp_path)
 
 
 def test_finite_inputs_are_right(tmp_path: Path) -> None:
-    check(PROGRAM.format(**{**FLOAT16, "size": "90.0"}), tmp_path)
+    check_script(PROGRAM.format(**{**FLOAT16, "size": "90.0"}), tmp_path)

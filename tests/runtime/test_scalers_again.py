@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
-from marks import marks, places, shown
 
 pytest.importorskip("torch")
 
-from agreement import recorded
+from agreement import check_script
 
 PROGRAM = """\
 import torch
@@ -48,13 +46,7 @@ AGAIN = "training = Training()\nfor _ in range(3):\n    training.epoch()"
 
 
 def check(tmp_path: Path, make: str, run: str = AGAIN) -> str:
-    source = PROGRAM.format(make=make, run=run)
-    script = tmp_path / "train.py"
-    script.write_text(source, encoding="utf-8")
-    made = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
-    assert (made.failure, made.error) == (None, None)
-    assert places(made.findings) == marks(source, "runtime"), shown(made.findings)
-    return shown(made.findings)
+    return check_script(PROGRAM.format(make=make, run=run), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from marks import MISTAKES, Places, places, shown
+from marks import MISTAKES, Places, marks, places, shown
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -226,3 +226,13 @@ def _verdict(source: str, path: Path, read: list[Finding]) -> Verdict:
     frames = traceback.extract_tb(run.error.__traceback__) if run.error is not None else []
     raised_at = next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(path)), 0)
     return Verdict(source, path, read, run, lines, raised_at)
+
+
+def check_script(source: str, folder: Path) -> str:
+    """Record a script, assert that its findings are exactly those that it marks, and return them as text."""
+    script = folder / "train.py"
+    script.write_text(source, encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    assert (run.failure, run.error) == (None, None)
+    assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
+    return shown(run.findings)
