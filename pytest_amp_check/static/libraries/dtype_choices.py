@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ...protocol.sites import TraceFacts
 from ...protocol.source_text import access_text
 from ..interpreter.interpreter import Interpreter
-from ..project.module import Module
+from ..project.module import Function, Module
 from ..project.syntax import tail_name, walk
 from .syntax_queries import keywords_of
 
@@ -25,31 +25,30 @@ def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str) -> TraceF
     if not isinstance(call, ast.Call):
         return ()
     frame = interp.state.frame
+    scopes: list[Function | Module] = [frame.module] if frame.function is None else [frame.function, frame.module]
     for name in filter(None, map(access_text, _dtype_arguments(call))):
-        scopes: list[Sequence[ast.AST]] = [_find_module_assignments(interp, frame.module, name)]
-        if frame.function is not None:
-            scopes.insert(0, frame.function.nodes)
-        for nodes in scopes:
-            found = [node for node in nodes if isinstance(node, ast.Assign) and _assigns_dtype(node, name, dtype)]
+        for scope in scopes:
+            assignments = _find_assignments(interp, scope).get(name, ())
+            found = [node for node in assignments if _has_dtype(node.value, dtype)]
             before = [node for node in found if node.lineno < call.lineno] or found
             if before:
                 return ((interp.site_of(max(before, key=lambda node: node.lineno)), "the low dtype is chosen"),)
     return ()
 
 
-class _ModuleAssignments(dict[str, dict[str, list[ast.Assign]]]):
-    """Assignments of a module outside its functions and classes, by the path of the module and the variable."""
+class _Assignments(dict[object, dict[str, list[ast.Assign]]]):
+    """Assignments of a function, or of a module outside its functions and classes, by scope and variable."""
 
 
-def _find_module_assignments(interp: Interpreter, module: Module, name: str) -> list[ast.Assign]:
-    known = interp.file_data(_ModuleAssignments)
-    if module.path not in known:
-        by_name = known[module.path] = {}
-        for node in _iter_statements(module.tree.body):
+def _find_assignments(interp: Interpreter, scope: Function | Module) -> dict[str, list[ast.Assign]]:
+    known = interp.file_data(_Assignments)
+    if scope not in known:
+        by_name = known[scope] = {}
+        for node in _iter_statements(scope.tree.body) if isinstance(scope, Module) else scope.nodes:
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     by_name.setdefault(access_text(target) or "", []).append(node)
-    return known[module.path].get(name, [])
+    return known[scope]
 
 
 def _iter_statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
@@ -68,9 +67,7 @@ def _dtype_arguments(call: ast.Call) -> list[ast.expr]:
     return [each for each in (*call.args, *named) if isinstance(each, (ast.Name, ast.Attribute))]
 
 
-def _assigns_dtype(node: ast.Assign, name: str, dtype: str) -> bool:
-    """Return True for an assignment of a value with a low dtype, or one of both, to a variable."""
-    if not any(access_text(target) == name for target in node.targets):
-        return False
+def _has_dtype(value: ast.expr, dtype: str) -> bool:
+    """Return True for a value that names a low dtype; any of them if ``dtype`` is none of them."""
     names = _LOW.get(dtype, _FLOAT16 | _BFLOAT16)
-    return any(tail_name(part) in names for part in walk(node.value) if isinstance(part, (ast.Name, ast.Attribute)))
+    return any(tail_name(part) in names for part in walk(value) if isinstance(part, (ast.Name, ast.Attribute)))
