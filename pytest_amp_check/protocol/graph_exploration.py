@@ -25,6 +25,9 @@ LIMIT = 40_000
 #: Number of optimizers up to which the full number of pairs is explored. Each further optimizer makes a pair more
 #: expensive and adds pairs.
 SEVERAL = 8
+#: Number of pairs per node that are always explored. Paths that forget their past, such as one training loop behind
+#: another, need few pairs per node, however many optimizers there are.
+PER_NODE = 4
 #: Numbers of remembered predicates, tried in this order, when states are joined because all predicates are too many.
 WIDER = (8, 4, 2, 0)
 #: Budget of nodes revisited to examine single violations of one graph, which is quadratic in the code size. The budget
@@ -118,7 +121,7 @@ class GraphExplorer(GraphSummary):
 
     def exploration_limit(self) -> int:
         """Return the number of pairs to explore before fewer predicates are remembered."""
-        return LIMIT * SEVERAL // max(SEVERAL, len(self.optimizer_keys))
+        return max(LIMIT * SEVERAL // max(SEVERAL, len(self.optimizer_keys)), PER_NODE * len(self.graph.nodes))
 
     def explore_widened(self) -> None:
         """Explore again with few predicates and joined states, which includes infeasible paths.

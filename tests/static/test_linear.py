@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 from pytest_amp_check.frontends.options import ConfigError, resolve_options
+from pytest_amp_check.protocol import graph_exploration
 from pytest_amp_check.static.engine import check_paths, check_source
 from pytest_amp_check.static.interpreter import functions
 from pytest_amp_check.static.project import module, syntax
@@ -155,3 +156,21 @@ def test_functions_with_products_are_searched_once() -> None:
     calls_of_products(10)
     few, more, most = map(calls_of_products, (20, 40, 80))
     assert most - more <= 2.6 * (more - few)
+
+
+def loops(models: int) -> str:
+    """Return a program of as many training loops, one behind another, with an optimizer each."""
+    loop = (
+        "model{0} = nn.Linear(8, 1)\nmodel{0}.to(torch.bfloat16)\n"
+        "opt{0} = torch.optim.SGD(model{0}.parameters(), lr=1)\n"
+        "for x in batches:\n    model{0}(x).mean().backward()\n    opt{0}.step()\n    opt{0}.zero_grad()\n"
+    )
+    return "import torch\nfrom torch import nn\n" + "".join(loop.format(number) for number in range(models))
+
+
+def test_loops_one_behind_another_need_no_joined_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_source(loops(1))
+    # As if there were so many optimizers that no pair is left for each. A step looks back over the loops before its
+    # own, so that twice the loops take about three times the calls; joined states took six times the calls.
+    monkeypatch.setattr(graph_exploration, "LIMIT", 0)
+    assert calls_of_check(loops(40)) <= 3.5 * calls_of_check(loops(20))
