@@ -32,6 +32,8 @@ _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.LowParameter, e.
 _WORDS = re.compile(r"\w+")
 #: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
+#: Violation of code that runs without autocast on purpose.
+_ISLAND = "fragile:island"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(("fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound"))
 
@@ -55,14 +57,15 @@ def find_assumed_effects(
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
     first_of_region = len(program.graphs)
     if dtype:
-        # A region rounds the angles of float32 positions as well, and its layers return low tensors.
+        # A region rounds the angles of float32 positions as well, and its layers and products return low tensors, also
+        # to ops without a kernel.
         analyze_as_low(module, program, project, dtype, in_region=True)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
-            if number >= first_of_region and not isinstance(event, (e.LowPositions, e.DtypeClash)):
+            if number >= first_of_region and not isinstance(event, (e.LowPositions, e.DtypeClash, e.LowOp)):
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
@@ -72,8 +75,9 @@ def find_assumed_effects(
                 key = (finding.code, finding.site.path, finding.site.line)
                 if key not in reported:
                     found.setdefault(key, finding)
-    if in_region and found and not is_evident():
-        return []
+    if in_region and any(finding.label != _ISLAND for finding in found.values()) and not is_evident():
+        # Code that switches autocast off is evidence of a region around it.
+        found = {key: finding for key, finding in found.items() if finding.label == _ISLAND}
     for finding in found.values():
         finding.certain = False
         finding.condition = _describe_assumption(finding, dtype, in_region=in_region)
@@ -105,7 +109,7 @@ def _functions_around(module: Module, lines: list[int]) -> set[Function]:
     words: dict[object, set[str]] = {}
     todo: list[object] = []
     for group, functions in groups.items():
-        spans = [(each.node.lineno, each.node.end_lineno or each.node.lineno) for each in functions]
+        spans = [(_first_line(each), each.node.end_lineno or each.node.lineno) for each in functions]
         words[group] = {word for first, last in spans for row in text[first - 1 : last] for word in _WORDS.findall(row)}
         if any(first <= line <= last for first, last in spans for line in lines):
             todo.append(group)
@@ -120,11 +124,21 @@ def _functions_around(module: Module, lines: list[int]) -> set[Function]:
     return {function for group in found for function in groups[group]}
 
 
+def _first_line(function: Function) -> int:
+    """Return the line of the first decorator of a function, or of the function."""
+    return min([function.node.lineno, *(each.lineno for each in function.decorators)])
+
+
 def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
-    """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels."""
+    """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels.
+
+    Code without autocast that is meant to run in float32 counts for all values.
+    """
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles")
-    return isinstance(event, e.FragileMath) and ((event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS)
+    if not isinstance(event, e.FragileMath):
+        return False
+    return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 
 def _may_depend_on_inputs(event: e.Event) -> bool:

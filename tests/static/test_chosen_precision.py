@@ -187,7 +187,7 @@ class RewardTrainer(Trainer):
         ("def loss(logits: torch.Tensor, labels):\n    return F.cross_entropy(logits.float(), labels)\n", None),
         ("def logs(logits: torch.Tensor):\n    return F.log_softmax(logits, dim=-1)\n", 2),
         ("def logs(logits: torch.Tensor):\n    return F.log_softmax(logits, -1, dtype=torch.float32)\n", None),
-        ("def logs(logits: torch.Tensor):\n    return F.softmax(logits, dim=-1)\n", None),
+        ("def logs(logits: torch.Tensor):\n    return F.softmax(logits, dim=-1)\n", 2),
         ("def loss(x: torch.Tensor, y: torch.Tensor):\n    return F.mse_loss(x, y)\n", None),
         (MODEL.format("return F.nll_loss(self.model(x), labels)"), 7),
         (MODEL.format("return F.cross_entropy(self.model(x)['logits'][:, :-1], labels)"), 7),
@@ -474,8 +474,9 @@ def test_a_zero_vector_is_normalized(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_float16_cannot_hold_overflow_in_received_tensors(body: str, line: int) -> None:
-    assert said(body, "float16") == [("AMP506", line, "error")]
-    assert said(body, "bfloat16") == []
+    # The softmax of some of the programs is low as well.
+    assert [each for each in said(body, "float16") if each[0] != "AMP507"] == [("AMP506", line, "error")]
+    assert [each for each in said(body, "bfloat16") if each[0] != "AMP507"] == []
     assert said(body) == []
 
 
@@ -627,7 +628,7 @@ def test_the_exponent_of_frequencies_is_rounded(exponent: str, found: bool) -> N
     [
         ("enabled=False", "freqs = freqs[-x.shape[1]:].to(x)", [3]),
         ("enabled=False", "dtype = x.dtype", []),
-        ("enabled=True, dtype=torch.float32", "freqs = freqs[-x.shape[1]:].to(x)", []),
+        ("enabled=True, dtype=torch.float32", "freqs = freqs[-x.shape[1]:].to(x)", [3]),
     ],
 )
 def test_a_disabled_region_casts_no_angles(region: str, statement: str, lines: list[int]) -> None:

@@ -56,7 +56,7 @@ class Epsilon(LowPrecisionEffect):
 
 
 #: Expressions whose result is mostly rounding error in every low dtype: differences and ties of nearly equal numbers.
-CANCELLATIONS = frozenset(("log-complement", "moments", "log-ratio", "ranking"))
+CANCELLATIONS = frozenset(("log-complement", "exp-complement", "moments", "log-ratio", "ranking"))
 
 
 class FragileMath(LowPrecisionEffect):

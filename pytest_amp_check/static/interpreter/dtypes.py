@@ -18,6 +18,7 @@ SIGMOID = "sigmoid"
 COMPLEMENT = "complement"  # one minus a probability
 NEGATED = "negated"  # minus a probability
 EXP = "exp"  # exponentials without a subtracted maximum
+EXPONENTIAL = "exponential"  # any exponentials
 EXP_SUM = "exp-sum"
 SQUARE = "square"
 SQUARE_SUM = "square-sum"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ...protocol import event_graph, torch_api
 from ...protocol import events as e
-from ...protocol.source_text import find_access_path
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import decorator_contexts, lineage_of, method_of
 from ..interpreter.contexts import SelfBindingHandler
@@ -23,13 +22,14 @@ from ..interpreter.values.objects import ModuleContainer
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import Value
 from ..project.module import Class, Module
+from ..project.region_entry import disables_autocast
 from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, tracked_object_of
 from .autograd_functions import is_low_op
 from .checkpoints import check_saved_states
 from .modules import wrap_module
 from .overhead import is_compiled_or_low
-from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name
+from .syntax_queries import find_nodes
 
 #: Methods that submit work to a pool of threads.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
@@ -212,21 +212,12 @@ def has_matmul_without_autocast(code: ast.AST, module: Module) -> bool:
     blocks = [
         node.body
         for node in find_nodes(code, ast.With)
-        if any(_disables_autocast(item.context_expr) for item in node.items)
+        if any(disables_autocast(item.context_expr) for item in node.items)
     ]
     blocks += [
-        node.body for node in find_nodes(code, ast.FunctionDef) if any(map(_disables_autocast, node.decorator_list))
+        node.body for node in find_nodes(code, ast.FunctionDef) if any(map(disables_autocast, node.decorator_list))
     ]
     return any(is_low_op(inner, module) for block in blocks for part in block for inner in walk(part))
-
-
-def _disables_autocast(context: ast.expr) -> bool:
-    """Return True if a context is an autocast that literal arguments disable or set to float32."""
-    if last_name(callee_of(context)) != "autocast":
-        return False
-    given = keywords_of(context)
-    dtype = find_access_path(given["dtype"]) if "dtype" in given else None
-    return constant_of_node(given.get("enabled")) is False or dtype in ("torch.float32", "torch.float")
 
 
 def register(handlers: HandlerTable) -> None:

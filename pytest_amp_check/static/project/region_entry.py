@@ -306,8 +306,11 @@ def _with_gradients(root: ast.AST) -> list[ast.AST]:
 
 
 def _is_disabled_call(call: ast.Call) -> bool:
-    """Return True if a call passes ``enabled=False``, or False as its first argument."""
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:1]
+    """Return True if a call passes ``enabled=False``, or False by position.
+
+    ``torch.cuda.amp.autocast`` takes it first, ``torch.autocast`` behind the device and the dtype.
+    """
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:3:2]
     return any(isinstance(value, ast.Constant) and value.value is False for value in given)
 
 

@@ -626,7 +626,11 @@ def product_lines(data: bytes) -> list[int]:
 
 
 #: Words of fragile expressions. A fragile line has at least one of them.
-_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(")
+_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(", b"autocast(", b"exp(")
+#: The difference of an exponential and one.
+_EXP_COMPLEMENT = rb"(?<![\w.])1(?:\.0?)? ?- ?[^\n]{0,60}\bexp\(|\bexp\([^\n]{0,60}\) ?- ?1(?:\.0?)?(?![\w.])"
+#: A call that switches autocast off.
+_SWITCHED_OFF = rb"autocast\([^)\n]{0,100}\bFalse\b"
 
 
 def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
@@ -642,8 +646,15 @@ def _lines_of_fragile_words(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_fragile(line: bytes, data: bytes) -> bool:
-    """Return True if a line may average squares, subtract squares or log-probabilities, or round ranked scores."""
+    """Return True if a line may average squares, subtract squares or log-probabilities, or round ranked scores.
+
+    A line that switches autocast off counts as well: it casts nothing.
+    """
     if _rounds_scores(line) and b"topk(" in data:
+        return True
+    if b"autocast(" in line and re.search(_SWITCHED_OFF, line):
+        return True
+    if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True

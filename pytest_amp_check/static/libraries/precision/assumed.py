@@ -12,11 +12,12 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName, Frame
 from ...project.float32_logits import has_float32_log_probabilities
 from ...project.module import Class, Function
+from ...project.region_entry import disables_autocast
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..lightning import STEPS
 from ..losses import FILLS
-from ..syntax_queries import callee_of, constant_of_node, keywords_of
+from ..syntax_queries import callee_of
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor"))
@@ -155,10 +156,7 @@ def _is_of_complex_numbers(function: Function) -> bool:
 def _disables_autocast(function: Function) -> bool:
     """Return True if the regions of all decorators of a function are disabled."""
     regions = [each for each in function.decorators if "autocast" in tail_name(callee_of(each) or each)]
-    return bool(regions) and all(
-        isinstance(region, ast.Call) and constant_of_node(keywords_of(region).get("enabled")) is False
-        for region in regions
-    )
+    return bool(regions) and all(map(disables_autocast, regions))
 
 
 def _names_torch(function: Function) -> bool:

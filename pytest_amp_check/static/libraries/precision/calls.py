@@ -31,7 +31,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
-from ..syntax_queries import receiver_of
+from ..syntax_queries import last_name, receiver_of
 from .assumed import takes_model
 from .assumed_fills import check_fill, mark_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
@@ -46,10 +46,11 @@ from .dtype_info import (
     is_used_outside,
     resolve_callee,
 )
+from .einops import PACKAGES, apply_pattern_function
 from .events import emit_once
 from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
-from .ops import apply_op, bounded_traits, check_kernel, mean_traits
+from .ops import apply_op, bounded_traits, check_kernel, check_numpy, mean_traits
 from .parameters import check_new_parameter
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
@@ -99,6 +100,14 @@ def _apply_function(
         return _apply_attention(interp, args[:3], node)
     if _SUMS_OVER_RANKS.search(last) is not None and not dotted.startswith("torch."):
         return args[0] if args else NO_DTYPE_INFO
+    if space.partition(".")[0] == "numpy":
+        for given, low in zip(node.args, args, strict=False):
+            # Other arguments of unknown dtype are numbers and arrays as often as tensors.
+            if isinstance(given, ast.Call) and last_name(given.func) in ("cpu", "detach"):
+                check_numpy(interp, low, node)
+        return NO_DTYPE_INFO
+    if space in PACKAGES:
+        return apply_pattern_function(interp, last, args, node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NO_DTYPE_INFO
     op = OpCall(last, args[0] if args else keywords.get("input", NO_DTYPE_INFO), args, keywords, node, node.args[1:])

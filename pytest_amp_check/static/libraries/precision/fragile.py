@@ -12,6 +12,7 @@ from ...interpreter.dtypes import (
     ANGLES,
     CAST,
     DOUBLED,
+    EXPONENTIAL,
     FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
@@ -31,13 +32,16 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     UNIFORM,
     VARIANCE,
+    AutocastState,
     DtypeInfo,
+    result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
+from ...project.module import Function
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
-from ..syntax_queries import last_name
+from ..syntax_queries import constant_of_node, last_name
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
@@ -59,6 +63,15 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
     emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node)})
 
 
+def check_exponential(
+    interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST, sides: tuple[ast.expr, ast.expr]
+) -> None:
+    """Report the difference of an exponential and one, in which small exponents cancel."""
+    for fact, other in ((left, sides[1]), (right, sides[0])):
+        if EXPONENTIAL in fact.traits and fact.is_low and constant_of_node(other) == 1:
+            emit_once(interp, e.FragileMath, node, fact, how="exp-complement", names={"call": SourceText(node)})
+
+
 def rounded_traits(squared: DtypeInfo) -> tuple[str, ...]:
     """Return the traits of the square of a value: a low-precision mean stays rounded in a float32 square."""
     return (ROUNDED_SQUARE,) if squared.is_low and MEAN in squared.traits else ()
@@ -71,12 +84,16 @@ def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node:
             emit_once(interp, e.FragileMath, node, one, how="distance", names={"call": SourceText(node, 60)})
 
 
-def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST) -> None:
+def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST, operands: Iterable[DtypeInfo] = ()) -> None:
     """Report low-precision positions times frequencies, whose sine and cosine another function may compute.
 
-    A product of positions with something other than frequencies is reported only at its sine or cosine.
+    A product of positions with something other than frequencies is reported only at its sine or cosine. Frequencies
+    are known by their name, or by the powers that an operand consists of.
     """
-    if angles.traits & {ANGLES, ROUNDED} and any("freq" in tail_name(part) for part in walk(product)):
+    are_frequencies = any(FREQUENCIES in fact.traits for fact in operands)
+    if angles.traits & {ANGLES, ROUNDED} and (
+        are_frequencies or any("freq" in tail_name(part) for part in walk(product))
+    ):
         how = "angles" if ANGLES in angles.traits else "cast"
         emit_once(interp, e.LowPositions, angles.trait_node, angles, how=how)
 
@@ -162,18 +179,89 @@ def check_statistics(interp: Interpreter, divisor: DtypeInfo, node: ast.AST) -> 
 
 
 def check_weights(interp: Interpreter, factors: Iterable[DtypeInfo]) -> None:
-    """Report a product with the probabilities of a softmax that no autocast computed in float32.
-
-    Without the option only of values from a region that has ended, in code that trains.
-    """
+    """Report a product with the probabilities of a softmax of values from a region that has ended, in training."""
     for fact in factors:
         if SOFTMAX not in fact.traits or not fact.is_low or not isinstance(fact.trait_node, ast.Call):
             continue
-        is_left = REGION_LEFT in fact.traits and GUESSED_LOW not in fact.traits and not interp.state.no_grad
-        if is_left or interp.project.assumed_dtype:
+        if REGION_LEFT in fact.traits and GUESSED_LOW not in fact.traits and not interp.state.no_grad:
             emit_once(
                 interp, e.FragileMath, fact.trait_node, fact, how="softmax", names={"call": SourceText(fact.trait_node)}
             )
+
+
+#: Uses of probabilities that rounding seldom changes, and the logarithm, which is reported itself.
+_RANKINGS = frozenset("argmax argmin argsort sort topk max min multinomial log".split())
+
+
+def check_softmax(interp: Interpreter, op: OpCall) -> None:
+    """Report a softmax of values that the option makes low, where no region computes it in float32.
+
+    Probabilities that the function only ranks or compares may be rounded.
+    """
+    if op.base_name == "softmax" and op.first_info.is_low and interp.project.assumed_dtype:
+        function = interp.state.frame.function
+        if function is not None and _is_only_ranked(function, op.node):
+            return
+        emit_once(interp, e.FragileMath, op.node, op.first_info, how="softmax", names={"call": SourceText(op.node)})
+
+
+#: Ops of probabilities, and exponentials, which need float32 for ordinary values.
+_PROBABILITY_OPS = frozenset(("softmax", "log_softmax", "logsumexp", "exp", "kl_div", "mse_loss", *LOSSES_OF_LOGITS))
+#: Names in functions that decide about dtypes themselves.
+_DTYPE_NAMES = frozenset(("dtype", "half"))
+
+
+class _CheckedIslands(set[object]):
+    """Functions of a file with a reported op in a region without autocast."""
+
+
+def check_island(interp: Interpreter, op: OpCall) -> None:
+    """Report the first op of a function that a region without autocast runs in the low dtype of what it receives.
+
+    Whoever switches autocast off wants float32, but the region casts nothing. Only ops that autocast itself runs in
+    float32 count; without the option only those of probabilities, in functions that do not look at dtypes.
+    """
+    regions = interp.state.open_regions
+    function = interp.state.frame.function
+    if not (interp.assumed_dtype and regions and regions[-1].enabled is False and op.first_info.is_low):
+        return
+    if REGION in op.first_info.traits or function is None or CAST in op.first_info.traits:
+        return
+    if not interp.project.assumed_dtype and (
+        op.base_name not in _PROBABILITY_OPS or not _DTYPE_NAMES.isdisjoint(function.attributes_used())
+    ):
+        return
+    if result_dtype(op.name, op.first_info, AutocastState("on", "cuda", interp.assumed_dtype)) != "float32":
+        return
+    seen = interp.file_data(_CheckedIslands)
+    if function not in seen:
+        seen.add(function)
+        emit_once(interp, e.FragileMath, op.node, op.first_info, how="island", names={"call": SourceText(op.node)})
+
+
+def _is_only_ranked(function: Function, call: ast.Call) -> bool:
+    """Return True if a function only ranks or compares the result of a call, directly or by the name that holds it."""
+    names = {
+        target.id
+        for node in function.find_nodes(ast.Assign)
+        if node.value is call
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def is_result(node: ast.expr) -> bool:
+        return node is call or (isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load))
+
+    ranked = [node for node in function.find_nodes(ast.Attribute) if node.attr in _RANKINGS and is_result(node.value)]
+    compared = [node for node in function.find_nodes(ast.Compare) if is_result(node.left)]
+    passed = [
+        node
+        for node in function.find_nodes(ast.Call)
+        if tail_name(node.func) in _RANKINGS and node.args and is_result(node.args[0])
+    ]
+    uses = sum(map(is_result, function.find_nodes(ast.Name)))
+    count = len(ranked) + len(compared) + len(passed)
+    return count > 0 and (not names or count == uses)
 
 
 class _RotatedAngles(dict[tuple[object, str], set[str]]):

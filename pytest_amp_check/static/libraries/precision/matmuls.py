@@ -70,9 +70,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
         # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or
         # activations).
         turned = any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands)
-        if not outer and (turned or (interp.assumed_dtype and takes_inverse_frequencies(node))):
+        if not outer and (turned or (interp.assumed_dtype and _takes_frequencies(operands, node))):
             made = DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
-            check_angles(interp, made, node)
+            check_angles(interp, made, node, operands)
             return made
         return DtypeInfo(state.dtype, product_traits | {REGION})
     dtypes = {fact.dtype for fact in operands}

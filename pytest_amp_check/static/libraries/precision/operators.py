@@ -47,6 +47,7 @@ from .fragile import (
     check_difference,
     check_distance,
     check_draws,
+    check_exponential,
     check_frequencies,
     check_late_factor,
     check_rounded_frequencies,
@@ -156,6 +157,8 @@ def apply_operator(
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
     if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
         kept |= {COMPLEMENT}
+    if op is ast.Sub:
+        check_exponential(interp, left, right, node, sides)
     if op in (ast.Add, ast.Sub):
         check_distance(interp, left, right, node)
     if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):

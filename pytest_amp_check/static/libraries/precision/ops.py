@@ -14,6 +14,7 @@ from ...interpreter.dtypes import (
     COMPLEMENT,
     EXP,
     EXP_SUM,
+    EXPONENTIAL,
     FREQUENCIES,
     GUESSED_LOW,
     INTEGERS,
@@ -52,10 +53,12 @@ from .fragile import (
     check_angles,
     check_grid,
     check_integers,
+    check_island,
     check_loss,
     check_probabilities,
     check_ranking,
     check_rotation,
+    check_softmax,
     check_statistics,
     rounded_traits,
     scaled_traits,
@@ -105,6 +108,7 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of an op's result."""
     if op.name in kernels.NAMES:
         check_kernel(interp, op)
+    check_island(interp, op)
     check_loss(interp, op.name, op.first_info, op.node)
     act = _OPS.get(op.name)
     made = act(interp, op) if act is not None else None
@@ -157,12 +161,17 @@ def _has_length(node: ast.Call) -> bool:
 
 
 def _apply_numpy(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    check_numpy(interp, op.first_info, op.node)
+    return NO_DTYPE_INFO
+
+
+def check_numpy(interp: Interpreter, tensor: DtypeInfo, call: ast.Call) -> None:
+    """Report a bfloat16 tensor that becomes an array, or that a function of NumPy receives."""
     # The option says that the outputs of modules are low.
-    info = op.first_info.restrict_traits(REGION) if interp.project.assumed_dtype else op.first_info
+    info = tensor.restrict_traits(REGION) if interp.project.assumed_dtype else tensor
     is_known = REGION in info.traits and GUESSED_LOW not in info.traits
     if info.dtype == "bfloat16" and (is_known or interp.project.assumed_dtype):
-        emit_once(interp, e.DtypeClash, op.node, info, how="numpy", names={"call": SourceText(op.node.func)})
-    return NO_DTYPE_INFO
+        emit_once(interp, e.DtypeClash, call, info, how="numpy", names={"call": SourceText(call.func)})
 
 
 def _apply_index_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
@@ -221,6 +230,8 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
         return DtypeInfo(dtype)
     state = autocast_state(interp)
     dtype = result_dtype(op.name, first, state)
+    if state.mode != "on":
+        check_softmax(interp, op)
     if op.name.startswith("new_") or op.base_name.endswith("_like"):
         return DtypeInfo(dtype)
     if op.name in KEEP_TRAITS or (op.base_name == "dropout" and SOFTMAX in first.traits):
@@ -242,7 +253,7 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
     if op.base_name == "exp" and op.first_info.traits & {POSITIONS, ROUNDED}:
         return (FREQUENCIES,)
     if op.base_name == "exp":
-        return () if _may_subtract_max(op.node) else (EXP,)
+        return (EXPONENTIAL,) if _may_subtract_max(op.node) else (EXP, EXPONENTIAL)
     if op.base_name == "sum" and EXP in op.first_info.traits:
         return (EXP_SUM,)
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
