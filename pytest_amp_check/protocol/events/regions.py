@@ -84,6 +84,10 @@ class CustomFunction(Event):
     assumed: bool = False
 
 
+class GradientIgnored(Event):
+    """An autograd.Function whose backward returns gradients that do not depend on the gradient that it receives."""
+
+
 class ScopeLost(Event):
     """An autocast that never covers the intended code."""
 

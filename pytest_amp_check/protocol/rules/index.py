@@ -155,10 +155,10 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),
-        ("scaler", "optim_wrapper .backward("),
-        ("Backward",),
+        ("scaler", "custom_bwd", "optim_wrapper .backward("),
+        ("Backward", "GradientIgnored"),
         (),
-        ("step@raw", "step@raw-given", "backward:beside", "step@raw-framework"),
+        ("step@raw", "step@raw-given", "backward:beside", "function:ignores-gradient", "step@raw-framework"),
     ),
     (
         ("AMP204", "scaler-step-bypassed", "scaling", "error", "both", True, "safe"),

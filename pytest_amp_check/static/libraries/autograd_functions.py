@@ -1,4 +1,4 @@
-"""Custom autograd Functions whose backward fails on the dtypes that autocast passes."""
+"""Custom autograd Functions whose backward fails on the dtypes that autocast passes, or loses the loss scale."""
 
 from __future__ import annotations
 
@@ -64,6 +64,8 @@ def report_custom_functions(interp: Interpreter) -> None:
     if "Function" not in interp.module.identifiers:
         return
     own = [cls for cls in interp.module.classes.values() if role_of(interp, cls) == torch_api.AUTOGRAD_FUNCTION]
+    for cls in own:
+        _check_received_gradient(interp, cls)
     flaws = {cls.name: (cls, flaw) for cls in own if (flaw := _find_flaw(interp, cls)) is not None}
     with_mixed_inputs = {name for name, (_, flaw) in flaws.items() if flaw.mixed_inputs is not None}
     asked = with_mixed_inputs if "autocast" in interp.module.identifiers else set()
@@ -77,6 +79,34 @@ def report_custom_functions(interp: Interpreter) -> None:
             flaw.mixed_inputs & weights and (flaw.label != "foreign" or flaw.mixed_inputs - weights)
         ):
             _report_flaw(interp, cls, flaw)
+
+
+def _check_received_gradient(interp: Interpreter, cls: Class) -> None:
+    """Report a backward with ``custom_bwd`` that returns gradients, but reads none of those that it receives.
+
+    The decorator shows that the training may use a GradScaler.
+    """
+    backward = method_of(interp, cls, "backward")
+    if backward is None or "custom_bwd" not in backward.decorator_names():
+        return
+    received = [parameter.arg for parameter in backward.parameters()[1:]]
+    read = {node.id for node in backward.find_nodes(ast.Name) if isinstance(node.ctx, ast.Load)}
+    returned = [each.value for each in backward.find_nodes(ast.Return) if each.value is not None]
+    if not received or not read.isdisjoint(received) or getattr(backward.node.args, "vararg", None) is not None:
+        return
+    if any(_may_be_gradient(part) for value in returned for part in elements_of(value) or [value]):
+        outer, interp.state.frame = interp.state.frame, globals_of(interp, backward.module)
+        site = interp.site_of(backward.node)
+        interp.state.frame = outer
+        names = {"function": cls.name, "gradient": received[0]}
+        interp.emit_at(e.GradientIgnored(site, None, names=names))
+
+
+def _may_be_gradient(returned: ast.expr) -> bool:
+    """Return True for a returned value that is neither None nor a tensor of zeros."""
+    if isinstance(returned, ast.Constant):
+        return False
+    return last_name(callee_of(returned)) not in ("zeros_like", "zeros", "new_zeros")
 
 
 def _check_applied(interp: Interpreter, cls: Class, args: Args) -> None:

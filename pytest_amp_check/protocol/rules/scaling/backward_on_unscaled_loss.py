@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Event
+from ...events import Backward, Event, GradientIgnored
 from ...fix import SAFE
-from ...rule import ERROR, Cause, Certainty, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_backward(event: Backward, program: Program) -> Labels:
-    if event.beside:
+def _check_event(event: Event, program: Program) -> Labels:
+    if isinstance(event, GradientIgnored):
+        yield "function:ignores-gradient", {}
+    elif isinstance(event, Backward) and event.beside:
         yield "backward:beside", {"scaler": event.beside}
 
 
@@ -32,8 +34,8 @@ RULE = Rule(
         ),
     },
     applicability=SAFE,
-    event_checks={Backward: _check_backward},
-    prescan_words=("scaler", "optim_wrapper .backward("),
+    event_checks={Backward: _check_event, GradientIgnored: _check_event},
+    prescan_words=("scaler", "custom_bwd", "optim_wrapper .backward("),
     violations={
         "step@raw": ViolationKind(
             "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "
@@ -51,6 +53,12 @@ RULE = Rule(
             "class scales it: write `{scaler}.scale({loss}).backward()`",
             certainty=Certainty(missing_method="scale", assumption="the caller passes an unscaled loss"),
         ),
+        "function:ignores-gradient": ViolationKind(
+            "`{function}` returns gradients in backward without the received `{gradient}`, which holds the loss scale: "
+            "multiply them by `{gradient}`",
+            WARNING,
+            certainty=Certainty(is_possible=True, assumption="a GradScaler scales the loss behind `{function}`"),
+        ),
         "step@raw-framework": ViolationKind(
             "`{loss}` is not scaled, but {framework} divides its gradients by the loss scale: {advice}"
         ),
@@ -59,7 +67,8 @@ RULE = Rule(
 `scaler.step()` divides every gradient of its optimizer by the loss scale. It cannot know that a gradient was never
 multiplied by the scale. torch notices only when `scale()` was never called at all (`Attempted step but _scale is
 None`). As soon as one loss of the program is scaled, an unscaled loss passes silently, and its small gradients have no
-protection from underflow.
+protection from underflow. An autograd.Function whose backward returns a gradient of its own, and ignores the received
+one, leaves the scale behind as well: `scale(loss)` reaches the gradients only through what backward receives.
 """,
     harm="""\
 SGD's update became 65536 times too small (measured ratio 1.58e-5), Adam's half as large (0.498). Nothing raises once
