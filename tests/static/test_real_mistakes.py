@@ -467,6 +467,45 @@ CASES["scale of apex, computed from the losses"] = (
     .replace("  # AMP202", "")
 )
 
+# A function that another function calls constructs the class, so that the findings of the class itself are left out.
+for _call in ("main(args)", "launch(main, args=(args,))"):
+    CASES[f"detectron2 saves for a trainer behind two functions, {_call}"] = f"""
+    === train.py
+    import torch
+    from detectron2.engine import SimpleTrainer, launch
+
+    class Trainer(SimpleTrainer):
+        def __init__(self, model, loader, optimizer, amp=False, scaler=None):
+            super().__init__(model, loader, optimizer)
+            if amp:
+                if scaler is None:
+                    scaler = torch.amp.GradScaler("cuda")  # AMP401
+                self.scaler = scaler
+
+        def run_step(self):
+            with torch.autocast("cuda"):
+                loss = self.model(next(self._data_loader_iter))
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def train(args, cfg):
+        trainer = Trainer(build(cfg), load(cfg), optimize(cfg), amp=cfg.amp)
+        trainer.train(0, cfg.steps)
+
+    def main(args):
+        cfg = read(args)
+        if args.eval_only:
+            print(test(cfg))
+        else:
+            train(args, cfg)
+
+    if __name__ == "__main__":
+        args = parse()
+        {_call}
+    """
+
 # A framework writes the checkpoint of a class that keeps its own scaler.
 for _base, _right in (
     ("detectron2.engine.SimpleTrainer", "state_dict"),

@@ -6,6 +6,7 @@ from ...event_graph import Program
 from ...events import Backward, Event, Save, ScalerNew
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Certainty, Rule, TraceContext, Verdicts, ViolationKind
+from ...sites import Site
 
 
 def _check_saves(program: Program) -> Verdicts:
@@ -47,11 +48,12 @@ def _check_kept_scalers(program: Program) -> Verdicts:
     events = list(program.iter_events())
     if any(isinstance(event, Save) and event.scalers for event in events):
         return
-    # Scalers that a method constructs in several branches are one scaler.
-    methods: set[tuple[str, str]] = set()
+    # Scalers that a method constructs in several branches are one scaler. Each call of the method counts by itself,
+    # because the findings of an entry point that another one calls are left out.
+    methods: set[tuple[str, str, Site | None]] = set()
     for event in events:
         scaler = event.subject if isinstance(event, ScalerNew) and "framework" in event.names else None
-        method = (event.site.path, event.site.function)
+        method = (event.site.path, event.site.function, event.site.caller)
         if scaler is not None and program.objects[scaler].attributes.enabled is not False and method not in methods:
             methods.add(method)
             yield "new:not-saved", event, {}, ()
