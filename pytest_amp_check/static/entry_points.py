@@ -222,7 +222,10 @@ def analyze_as_low(
         _close_graph(interp, (module.path, 0), {})
         calls_by_name: dict[str, list[ast.Call]] = {}
         for function in sorted(module.functions.values(), key=_is_helper):
-            if (function.node, None) in interp.analyzed_functions or isinstance(function.node, ast.Lambda):
+            # With the option, a function whose callers pass tensors of unknown dtype is analyzed by itself as well.
+            is_reached = (function.node, None) in interp.analyzed_functions
+            is_decided = is_reached and not (project.assumed_dtype and function not in interp.typed_functions)
+            if is_decided or isinstance(function.node, ast.Lambda):
                 continue
             if functions is not None and function not in functions:
                 continue

@@ -1101,3 +1101,50 @@ def test_an_op_without_a_kernel_gets_a_tensor_of_unknown_dtype(call: str, found:
     )
     assert said(body, "bfloat16") == ([("AMP510", 4, "info")] if found else [])
     assert said(body) == []
+
+
+HELPER = """\
+def stable(t, dim=-1):
+    return F.softmax(t - t.amax(dim, keepdim=True), dim=dim)
+
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        return stable({scores})
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        ("q @ k.mT", True),
+        ("similarity(q, k)", True),
+        ("similarity(q, k).float()", False),
+        ("(q @ k.mT).float()", False),
+    ],
+)
+def test_a_helper_that_gets_values_of_unknown_dtype_is_looked_at_by_itself(scores: str, found: bool) -> None:
+    assert [line for code, line, _ in said(HELPER.format(scores=scores), "bfloat16")] == ([2] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "found"),
+    [
+        ("q, k", True),
+        ("k, v", True),
+        ("x, k", False),
+        ("q, k: torch.Tensor", True),
+        ("x, k: Float['b i j']", False),
+    ],
+)
+def test_k_beside_queries_or_values_holds_keys(parameters: str, found: bool) -> None:
+    body = f"def pool({parameters}):\n    return 2 * torch.softmax(k, -1)\n"
+    assert bool(said(body, "bfloat16")) is found
+
+
+def test_a_shape_in_an_annotation_of_floats_is_a_tensor() -> None:
+    body = "def pool(scores: Float['b i j']):\n    return torch.softmax(scores, -1)\n"
+    assert [line for code, line, _ in said(body, "bfloat16")] == [2]
+    assert said(body.replace("Float", "Int"), "bfloat16") == []

@@ -9,6 +9,7 @@ from pytest_amp_check.static.settings import Settings
 
 HEAD = """\
 import einops
+import einx
 import opt_einsum
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ def found(body: str) -> list[tuple[str, int]]:
 
 ATTENTION = """\
 class Attention(nn.Module):
-    def forward(self, q, k, v):
+    def forward(self, q, k, v, mask):
         {statement}
         weights = scores.softmax(dim=-1)
         return weights @ v
@@ -46,6 +47,9 @@ class Attention(nn.Module):
         ("scores = rearrange([q @ k.mT, k @ q.mT], 'n b i j -> b n i j')", True),
         ("q, k = map(lambda t: rearrange(t, 'b n (h d) -> b h n d', h=4), (q, k)); scores = q @ k.mT", True),
         ("scores = reduce(q @ k.mT, 'b h i j -> b i j', 'mean')", True),
+        ("scores = einx.where('b j, b i j, -> b i j', mask, q @ k.mT, -1e4)", True),
+        ("scores = einx.where('b j, b i j, -> b i j', mask, (q @ k.mT).float(), -1e4)", False),
+        ("scores = einx.dot('b i [d], b j [d] -> b i j', q, k)", True),
         ("scores = reduce((q @ k.mT).float(), 'b h i j -> b i j', 'mean')", False),
     ],
 )

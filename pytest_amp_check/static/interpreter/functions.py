@@ -14,7 +14,7 @@ from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
-from .dtypes import GUESSED_LOW, REGION, DtypeInfo
+from .dtypes import GUESSED_LOW, INTEGERS, NUMBER, REGION, DtypeInfo
 from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
@@ -91,6 +91,8 @@ def inline_call(
     frame = Frame(function, func.frame, site)
     frame.receiver = func.receiver
     _bind_arguments(interp, frame, function, args, keywords, node)
+    if interp.assumed_dtype and any(map(_has_floating_dtype, (*args, *keywords.values()))):
+        interp.typed_functions.add(function)
     frame.unwind_base = len(interp.state.unwind_actions)
     frame.path_base = len(interp.state.path_condition)
     frame.on_yield = on_yield
@@ -100,6 +102,10 @@ def inline_call(
         # The function may group the gradients, so that the analysis no longer knows what is multiplied.
         interp.emit(e.GradNormalise, node, owners=None)
     return _tag_with_callee(function.name, value)
+
+
+def _has_floating_dtype(value: Value) -> bool:
+    return value.dtype_info.dtype not in ("", NUMBER, *INTEGERS)
 
 
 def _multiplies_gradients(function: Function) -> bool:

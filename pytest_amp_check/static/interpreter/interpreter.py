@@ -160,6 +160,8 @@ class Interpreter:
         #: Functions whose bodies were analyzed at a call. In the file: as a function, or as a method of a class; in
         #: this graph: by path and line.
         self.analyzed_functions: set[tuple[ast.AST, Class | None]] = set()
+        #: Functions that a call has given a floating-point tensor of known dtype, where inputs have an assumed dtype.
+        self.typed_functions: set[Function] = set()
         self.reached_functions: set[tuple[str, int]] = set()
         #: Globals of other files, by path, and the names in these files whose lookup is pending.
         self.globals_by_path: dict[str, Frame] = {}

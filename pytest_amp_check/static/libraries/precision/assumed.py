@@ -20,12 +20,14 @@ from ..losses import FILLS
 from ..syntax_queries import callee_of
 
 #: Annotations of tensors of any floating-point dtype.
-_FLOATING = frozenset(("Tensor", "FloatTensor"))
+_FLOATING = frozenset(("Tensor", "FloatTensor", "Float"))
 #: Names of parameters that are no floating-point tensors.
 _OF_INTEGERS = re.compile(
     r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|len(?:gth)?s?|pos(?:itions?)?|steps?|size|num|n|dim"
     r"|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
 )
+#: Names of queries and values. ``k`` beside them holds keys.
+_BESIDE_KEYS = frozenset("qv")
 #: Methods of complex tensors.
 _COMPLEX = frozenset(("conj", "is_complex"))
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
@@ -54,7 +56,7 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
     if _ANGLES.search(parameter.arg) and _disables_autocast(function):
         # The region is disabled for the sake of the angles, which come in float32.
         return DtypeInfo("float32", frozenset({FLOAT32_ANGLES}))
-    if not (_may_be_floating(parameter, optional) or _is_tested_for_tensor(function, parameter.arg)):
+    if not (_may_be_floating(function, parameter, optional) or _is_tested_for_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.
     is_low_log = (
@@ -177,8 +179,9 @@ def _is_tested_for_tensor(function: Function, name: str) -> bool:
     return False
 
 
-def _may_be_floating(parameter: ast.arg, optional: set[str]) -> bool:
+def _may_be_floating(function: Function, parameter: ast.arg, optional: set[str]) -> bool:
     """Return True if a parameter may be a floating-point tensor, by its annotation or name."""
-    if _OF_INTEGERS.search(parameter.arg):
+    is_key = parameter.arg == "k" and not _BESIDE_KEYS.isdisjoint(each.arg for each in function.parameters())
+    if _OF_INTEGERS.search(parameter.arg) and not is_key:
         return False
     return _is_tensor(parameter.annotation) if parameter.annotation is not None else parameter.arg not in optional

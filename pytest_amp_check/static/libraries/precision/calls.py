@@ -107,7 +107,7 @@ def _apply_function(
                 check_numpy(interp, low, node)
         return NO_DTYPE_INFO
     if space in PACKAGES:
-        return apply_pattern_function(interp, last, args, node)
+        return apply_pattern_function(interp, space, last, args, node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NO_DTYPE_INFO
     op = OpCall(last, args[0] if args else keywords.get("input", NO_DTYPE_INFO), args, keywords, node, node.args[1:])
