@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..protocol import torch_api
 from ..protocol.finding import Finding
-from ..protocol.findings_builder import fill_message
+from ..protocol.message_templates import fill_message
 from ..protocol.rules import LABELS
 from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
