@@ -269,6 +269,38 @@ for batch in batches:
     assert not finding.trace[0].is_event
 
 
+@pytest.mark.parametrize("outer", ["i >= k", "not i < k"])
+def test_of_two_conditions_the_window_is_that_with_the_number(outer: str) -> None:
+    body = f"""
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, x in enumerate(batches):
+    loss = nn.functional.mse_loss(model(x), x)
+    loss.backward()
+    if {outer}:
+        if i % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    finding = find(body, "AMP301")
+    assert "as in `loss / k`" in finding.remedy
+    assert finding.trace[-1].text.endswith("by `i % k == 0`")
+
+
+@pytest.mark.parametrize("name", ["optimizer", "opt"])
+def test_an_optimizer_that_only_the_step_before_names_is_named(name: str) -> None:
+    body = f"""
+model = nn.Linear(2, 2)
+{name} = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in batches:
+    model(batch).sum().backward()
+    {name}.step()
+"""
+    finding = find(body, "AMP215")
+    assert finding.message.startswith(f"Gradients of `{name}` are not cleared")
+    assert f"call `{name}.zero_grad()`" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("window", "size"),
     [
