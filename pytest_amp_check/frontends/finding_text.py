@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.finding import Finding
+    from ..protocol.finding import Finding, TraceStep
     from ..protocol.sites import Site
 
 
@@ -200,10 +200,18 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
 def _format_help(finding: Finding, remedy: str) -> list[Line]:
     """Return the lines about the remedy and the fix of a finding, and about further information."""
     lines: list[Line] = [[("  help: ", "dim"), (make_printable(remedy), "")]] if remedy else []
+    if remedy and finding.edit_places:
+        lines.append([("  where: ", "dim"), ("; ".join(map(_describe_place, finding.edit_places)), "")])
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
         lines.append([("  fix: ", "dim"), (make_printable(finding.fix.message), ""), (flags, "dim")])
     return [*lines, [("  more: ", "dim"), (f"amp-check explain {finding.code}", "command")]]
+
+
+def _describe_place(step: TraceStep) -> str:
+    """Return a step that the remedy needs, with its function and its location."""
+    function = f" in `{step.site.function}`" if step.site.function not in ("", "<module>") else ""
+    return make_printable(f"{step.text}{function} ({step.site.location_text})")
 
 
 def _describe_caller(site: Site) -> str:

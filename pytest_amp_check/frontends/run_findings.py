@@ -75,6 +75,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         names=finding.names,
     )
     copy.ranks, copy.remedy, copy.follows = finding.ranks, finding.remedy, finding.follows
+    copy.edit_places = tuple(step.move(_strip_runner_frames(step.site, folder)) for step in finding.edit_places)
     return copy
 
 

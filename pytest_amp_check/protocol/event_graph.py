@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from .events.event import Event, FieldValue
+from .events.event import Event, FieldValue, Guards
 from .sites import Site
 from .tracked_objects import ObjectAttributes, TrackedObject
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 
 class Predicate:
@@ -44,6 +44,7 @@ class Predicate:
         "key",
         "other_sites",
         "site",
+        "site_guards",
         "text",
         "trailing_microbatches",
     )
@@ -54,6 +55,8 @@ class Predicate:
         self.site = site
         #: Further locations that ask the same question.
         self.other_sites: tuple[Site, ...] = ()
+        #: Guards of these locations, with that of ``site`` first. Missing guards are unknown.
+        self.site_guards: tuple[Guards, ...] = ()
         self.is_window_predicate = False
         self.is_off_by_one = False
         self.trailing_microbatches: tuple[int, int] | None = None
@@ -66,21 +69,29 @@ class Predicate:
         self.asks_version = False
         self.implications: list[tuple[bool, int, bool]] = []
 
-    def add_site(self, site: Site) -> None:
+    def add_site(self, site: Site, guards: Guards) -> None:
         """Add a location that asks the same question, unless the location is known."""
         known = (self.site, *self.other_sites)
         if not any(each is not None and each.call_key == site.call_key for each in known):
             self.other_sites = (*self.other_sites, site)
+            self.site_guards = (*(self.site_guards or ((),)), guards)
 
-    def find_site(self, event: Site) -> Site | None:
-        """Return the location that asks the question for an event: the last before it in its function, if any."""
-        near = [
+    def find_site(self, event: Site, answers: Mapping[int, bool]) -> Site | None:
+        """Return the location that asks the question for an event: the last before it in its function, if any.
+
+        A location under other answers than those of the path is not on the path, unless an earlier iteration gave the
+        other answers.
+        """
+        sites = (self.site, *self.other_sites)
+        guards = (*self.site_guards, *[()] * (len(sites) - len(self.site_guards)))
+        on_path = [
             site
-            for site in (self.site, *self.other_sites)
-            if site is not None and (site.path, site.function) == (event.path, event.function)
-        ]
+            for site, asked in zip(sites, guards, strict=True)
+            if site is not None and all(answers.get(key, truth) is truth for key, truth in asked)
+        ] or [site for site in sites if site is not None]
+        near = [site for site in on_path if (site.path, site.function) == (event.path, event.function)]
         before = [site for site in near if site.line <= event.line]
-        return max(before or near, key=lambda site: site.line) if near else self.site
+        return max(before or near, key=lambda site: site.line) if near else next(iter(on_path), None)
 
 
 class Node:
@@ -107,7 +118,7 @@ class Graph:
     known only by the methods that the function calls.
     """
 
-    __slots__ = ("entry_point", "is_guessed", "name", "nodes", "predicates", "was_widened")
+    __slots__ = ("entry_point", "is_guessed", "loops", "name", "nodes", "predicates", "was_widened")
 
     def __init__(self, name: str, entry_point: tuple[str, int] = ("", 0)) -> None:
         self.name = name
@@ -116,6 +127,8 @@ class Graph:
         self.was_widened = False
         self.nodes: list[Node] = []
         self.predicates: list[Predicate] = []
+        #: Source text and location of the head of each loop, by key.
+        self.loops: dict[int, tuple[object, Site]] = {}
 
 
 class ProgramAttributes:

@@ -29,6 +29,14 @@ class TraceStep:
         """Return the same step at another location."""
         return TraceStep(site, self.text, is_event=self.is_event)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "filename": self.site.path,
+            "cell": self.site.cell,
+            "location": {"row": self.site.line, "column": self.site.column + 1},
+            "text": self.text,
+        }
+
 
 def describe_uncertainty(condition: str, *, traced: bool) -> str:
     """Return why a possible mistake may not occur.
@@ -52,6 +60,7 @@ class Finding:
     calls.
 
     ``message`` is the problem and the remedy in one text, and ``remedy`` the remedy alone, "" if there is none.
+    ``edit_places`` are the locations of calls and names that the remedy mentions and the location does not show.
 
     ``follows`` is True if the finding may be a consequence of other findings of a run, which are shown first.
 
@@ -66,6 +75,7 @@ class Finding:
         "certain",
         "code",
         "condition",
+        "edit_places",
         "elsewhere",
         "entries",
         "fix",
@@ -110,6 +120,7 @@ class Finding:
         self.names = names or {}
         self.proven = proven
         self.remedy = remedy
+        self.edit_places: tuple[TraceStep, ...] = ()
         self.fix: Fix | None = None
         self.follows = False
         self.elsewhere: Site | None = None
@@ -178,15 +189,8 @@ class Finding:
             "certain": self.certain,
             "condition": self.condition or None,
             "uncertainty": self.uncertainty or None,
-            "witness": [
-                {
-                    "filename": s.site.path,
-                    "cell": s.site.cell,
-                    "location": {"row": s.site.line, "column": s.site.column + 1},
-                    "text": s.text,
-                }
-                for s in self.trace
-            ],
+            "witness": [step.as_dict() for step in self.trace],
+            "edit_places": [step.as_dict() for step in self.edit_places],
             "fix": self.fix.as_dict() if self.fix is not None else None,
             "url": None,
         }

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from .edit_places import find_edit_places
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
-from .events import AutocastEnter, Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update, name_of_kind
-from .events.regions import describe_region
+from .events import Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
 from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS, Framework
+from .message_templates import DEFAULT_NAMES, describe_event, fill_message, fill_template
 from .region_search import find_region_before
 from .rule import Labels, Verdicts
 from .rules import ALONE, LABELS, WHOLE
 from .severities import ERROR, SEVERITIES
 from .sites import Call, Site
 from .tracked_objects import TrackedObject
-
-DEFAULT_NAMES = {
-    "scaler": "the scaler",
-    "optimizer": "the optimizer",
-    "loss": "the loss",
-    "module": "the model",
-    "context": "autocast",
-    "call": "this call",
-    "tensor": "x",
-    "window": "the step condition",
-    "counted": "in the window",
-    "function": "this code",
-    "skip": "a condition skips the step",
-    "output": "the output",
-    "loop": "the loop that uses it",
-}
-
 
 #: Kinds of events that may be a call of the scaler's own method, or of a framework.
 _ASKED_OF_SCALERS = (ScalerStep, Unscale, Update)
@@ -55,22 +39,27 @@ def program_violations(program: Program) -> Verdicts:
 
 def check_event(event: Event, program: Program, graph: Graph | None = None) -> Iterator[Finding]:
     """Yield the findings of the rules that check a single event. ``graph`` is the graph of the event, if known."""
+    others = [event] if graph is None else [node.event for node in graph.nodes if node.event is not None]
     for label, values in event_violations(event, program):
-        yield make_finding(
+        places = find_edit_places(label, event.site, [event], others, program, values)
+        finding = make_finding(
             label,
             event.site,
             [event],
-            {**find_effect_values(label, [event], program), **values},
+            {**find_effect_values(label, [event], program), **values, **places.names},
             _trace_single_event(label, event, program, graph),
             certain=not (LABELS[label][1].certainty.missing_method or event.guessed),
         )
+        finding.edit_places = places.steps
+        yield finding
 
 
 def _trace_single_event(label: str, event: Event, program: Program, graph: Graph | None) -> tuple[TraceStep, ...]:
     """Return what the message about a single event presupposes, and the event if a call leads to it."""
     premises = trace_premises(label, [event], program, graph)
     called = premises and event.site.caller is not None
-    own = TraceStep(event.site, describe_event(event), is_event=False)
+    text = describe_event(event) if event.traits.description else "this line runs"
+    own = TraceStep(event.site, text, is_event=False)
     return tuple(merge_steps(premises, [own] if called else []))
 
 
@@ -156,7 +145,7 @@ def make_finding(
     severity = values.get("severity") or kind.severity or rule.severity
     certain = certain and not kind.certainty.is_possible
     if not certain and kind.certainty.assumption:
-        assumption = f"if {_fill_template(kind.certainty.assumption, names)}"
+        assumption = f"if {fill_template(kind.certainty.assumption, names)}"
         condition = f"{condition}, and {assumption}" if condition else assumption
     elif not (certain or condition) and any(isinstance(each, LowPrecisionEffect) and each.guessed for each in events):
         condition = "if the tensors here are in low precision, as the output of a model usually is"
@@ -223,46 +212,6 @@ def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str
     # The optimizer name in the framework's code is unknown to the user.
     values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
     return f"{label}-framework", values | ({"scaler": known.engine.usual_name} if known.engine.usual_name else {})
-
-
-class _DefaultNames(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return DEFAULT_NAMES.get(key, key)
-
-
-def fill_message(template: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """Return a message with the user's names, and the remedy alone. The remedy follows the first colon outside code."""
-    parts = template.split("`")
-    for number in range(0, len(parts), 2):
-        before, colon, after = parts[number].partition(": ")
-        if colon:
-            problem = _fill_template("`".join([*parts[:number], before]), names)
-            remedy = _fill_template("`".join([after, *parts[number + 1 :]]), names)
-            return f"{problem}: {remedy}", remedy
-    return _fill_template(template, names), ""
-
-
-def _fill_template(template: str, names: Mapping[str, str]) -> str:
-    """Return the message with the user's names.
-
-    An unknown name is replaced by words without backticks. Inside code, an unknown name is replaced by the usual name.
-    """
-    unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
-    for key in unknown:
-        template = template.replace("`{" + key + "}`", DEFAULT_NAMES[key])
-    parts = template.split("`")
-    for key in unknown:
-        usual = DEFAULT_NAMES[key].rpartition(" ")[2]
-        parts[1::2] = [code.replace("{" + key + "}", usual) for code in parts[1::2]]
-    return "`".join(parts).format_map(_DefaultNames(names))
-
-
-def describe_event(event: Event) -> str:
-    """Return the description of an event."""
-    if isinstance(event, AutocastEnter):
-        return describe_region(event.dtype) if event.enabled else "autocast is disabled"
-    scaled = event.traits.scaled_description if event.subject is not None else ""
-    return scaled or event.traits.description or name_of_kind(type(event))
 
 
 def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:

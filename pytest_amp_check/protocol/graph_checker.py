@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from . import events as e
 from .checker import Here, Violation
+from .edit_places import find_edit_places
 from .effect_values import find_effect_values
 from .event_graph import Graph, Predicate, Program
 from .events import Event
@@ -15,7 +16,6 @@ from .findings_builder import (
     adapt_to_framework,
     check_event,
     choose_location,
-    describe_event,
     make_finding,
     merge_steps,
     program_violations,
@@ -33,10 +33,11 @@ from .graph_findings import (
 )
 from .guards import decided_guards
 from .live_predicates import compute_live_predicates
+from .message_templates import describe_event
 from .region_search import find_region_before
 from .rules import LABELS
 from .sites import Site
-from .source_text import NegatedText
+from .source_text import NegatedText, find_window_size, parenthesize
 
 #: A finding, with the path and line of the entry point of the graph.
 Found = tuple[Finding, tuple[str, int]]
@@ -106,7 +107,10 @@ def _check_program(program: Program) -> Iterator[Found]:
         premises = [*trace_premises(label, [event], program), *filter(None, conditions)]
         trace = tuple(merge_steps(premises, trace))
         condition = "" if certain else _describe_answers(answers)
+        places = find_edit_places(label, event.site, involved, program.iter_events(), program, names)
+        names = {**names, **places.names}
         finding = make_finding(label, event.site, involved, names, trace, certain=certain, condition=condition)
+        finding.edit_places = places.steps
         for graph in graphs:
             yield finding, graph.entry_point
 
@@ -242,8 +246,13 @@ class _GraphChecker(GraphExplorer):
         label = adapted
         if kind.trace_context.shows_window_end:
             window = self._find_window(path)
-            values = {**({"window": window, "counted": f"that `{window}` counts"} if window else {}), **values}
+            values = {**self._describe_division(window, cause), **values}
             steps += self._describe_window_end(path)
+            if not window and (loop := self._find_loop(cause, path)) is not None:
+                text = "each iteration of this loop adds gradients, and the step follows the loop"
+                steps.insert(0, TraceStep(loop[1], text, is_event=False))
+        elif "{header}" in kind.message and (loop := self._find_loop(cause, path)) is not None:
+            values = {"header": str(loop[0]), **values}
         skip = self._find_skip(here, violation.cause) if kind.trace_context.shows_skip else None
         if skip is not None:
             values = {**values, "skip": f"`{skip[0]}` skips the step"}
@@ -252,7 +261,12 @@ class _GraphChecker(GraphExplorer):
             values = {**values, "skip": answers[-1].text}
         shown = [*names, *(event for _, event in context)]
         values = {**find_effect_values(label, shown, self.program, self.graph, self.varying_predicates), **values}
-        return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+        others = [node.event for node in self.graph.nodes if node.event is not None]
+        places = find_edit_places(label, site, shown, others, self.program, values)
+        values = {**values, **places.names}
+        finding = make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+        finding.edit_places = places.steps
+        return finding
 
     def _build_steps(self, label: str, context: list[tuple[int, Event]], answers: list[_Answer]) -> list[TraceStep]:
         """Return the steps of a trace: what the message presupposes, the events, and the deciding conditions.
@@ -296,10 +310,35 @@ class _GraphChecker(GraphExplorer):
         step = next((event for event in path if isinstance(event, (e.ScalerStep, e.Step))), None)
         return next(filter(None, map(self._window_of, self._list_steps() if step is None else [step])), "")
 
+    def _describe_division(self, window: str, cause: Event) -> dict[str, str]:
+        """Return the values of a message about a window: its condition, its loop, and how a loss is divided."""
+        size, loss = find_window_size(window), str(cause.names.get("loss") or "")
+        loop = None if window else self._find_loop(cause, [])
+        values = {"header": str(loop[0])} if loop is not None else {}
+        if window:
+            values |= {"window": window, "divided": f" by the number of micro-batches that `{window}` counts"}
+        elif loop is not None:
+            values["divided"] = f" by the number of backward passes in `{loop[0]}`"
+        if size and loss:
+            values["divided"] = f", as in `{parenthesize(loss)} / {parenthesize(size)}`"
+        return values
+
+    def _find_loop(self, cause: Event, path: list[Event]) -> tuple[object, Site] | None:
+        """Return the text and the location of the outermost loop around a cause that is not around a step, or None."""
+        steps = [event for event in path if isinstance(event, (e.ScalerStep, e.Step))] or self._list_steps()
+        outer = {key for step in steps for key in step.loops or ()}
+        inner = [key for key in cause.loops or () if key not in outer]
+        return self.graph.loops.get(inner[0]) if inner and steps else None
+
     def _window_of(self, step: Event) -> str:
         """Return the source text of the condition that ends a window and guards a step, "" without one."""
-        ends = [self.graph.predicates[key] for key, _ in step.guards if key in self.window_predicates]
-        return str(ends[0].text) if ends else ""
+        texts = []
+        for key, truth in step.guards:
+            text = self.graph.predicates[key].text
+            if key in self.window_predicates:
+                texts.append(str(text.operand if isinstance(text, NegatedText) and not truth else text))
+        # Of two conditions, that with the number of micro-batches says more than one that compares the counter.
+        return next(filter(find_window_size, texts), texts[0] if texts else "")
 
     def _list_steps(self) -> list[Event]:
         events = [node.event for node in self.graph.nodes]
@@ -469,10 +508,11 @@ class _GraphChecker(GraphExplorer):
                 and not self._is_required(key, truth)
             ]
         found = []
+        truths = {key: truth for key, (truth, _) in answers.items()}
         for key, truth in dict.fromkeys(deciding_answers):
             if words := _describe_truth(self.graph.predicates[key], truth):
                 # The answer stands before the event to which its edge leads.
-                site = self.graph.predicates[key].find_site(cause.site)
+                site = self.graph.predicates[key].find_site(cause.site, truths)
                 found.append(_Answer(words, site, answers[key][1] + 1))
         # Conditions of other code chose an object, such as the class of the optimizer.
         functions = {(frame.path, frame.function) for event in involved for frame in event.site.list_frames()}
@@ -502,10 +542,11 @@ class _GraphChecker(GraphExplorer):
     def list_guards(self, event: Event) -> list[_Answer]:
         """Return the conditions under which an event happens, at most the two innermost."""
         found = []
-        for key, truth in decided_guards(event):
+        guards = decided_guards(event)
+        for key, truth in guards:
             words = _describe_truth(self.graph.predicates[key], truth)
             if words and not self._is_required(key, truth):
-                found.append(_Answer(words, self.graph.predicates[key].find_site(event.site), 0))
+                found.append(_Answer(words, self.graph.predicates[key].find_site(event.site, dict(guards)), 0))
         return found[-2:]
 
     def _find_answers(self, here: Here) -> dict[int, tuple[bool, int]]:

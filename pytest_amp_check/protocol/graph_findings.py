@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from . import events as e
 from .event_graph import Predicate
 from .finding import Finding, TraceStep
-from .findings_builder import (
-    describe_event,
-    make_finding,
-)
+from .findings_builder import make_finding
 from .graph_summary import GraphSummary
 from .guards import decided_guards
+from .message_templates import describe_event
 from .source_text import count_from_one
 
 

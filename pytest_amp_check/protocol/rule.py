@@ -152,7 +152,7 @@ _DEFINITE = Certainty()
 
 
 class TraceContext:
-    """Events that a trace shows beside those of the violation, so that its message can be believed.
+    """Events that a finding shows beside those of the violation, so that its message can be believed and followed.
 
     - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
       uncleared backward.
@@ -165,11 +165,14 @@ class TraceContext:
       depend.
     - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
+    - ``edit_at``: kinds of events beside which the remedy is to be written, if not at the location of the finding. A
+      region stands for the call in its function that leads to the finding.
     """
 
     __slots__ = (
         "background_kinds",
         "begins_with",
+        "edit_at",
         "region_around",
         "region_before",
         "shows_earlier",
@@ -189,7 +192,9 @@ class TraceContext:
         shows_window_end: bool = False,
         shows_skip: bool = False,
         background_kinds: tuple[EventKind, ...] = (),
+        edit_at: tuple[EventKind, ...] = (),
     ) -> None:
+        self.edit_at = edit_at
         self.begins_with = begins_with
         self.region_around = region_around
         self.region_before = region_before

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
+from .edit_places import find_edit_places
 from .effect_values import find_effect_values
 from .effects import apply_event
 from .event_graph import Graph, Node, Program
@@ -20,12 +21,12 @@ from .finding import Finding, TraceStep
 from .findings_builder import (
     add_framework_advice,
     choose_location,
-    describe_event,
     event_violations,
     make_finding,
     program_violations,
 )
 from .frameworks import FRAMEWORKS
+from .message_templates import describe_event
 from .rule import ERROR
 from .rules import ALONE, LABELS
 from .selection import is_selected
@@ -328,7 +329,10 @@ class RunChecker(Checker):
         final_label, values = add_framework_advice(label, by)
         names = [*involved, *reversed(path)]
         values = {**find_effect_values(final_label, names, self.program), **values}
-        finding = make_finding(final_label, site, names, values, steps)
+        shown = [*names, *(x for _, x in context)]
+        places = find_edit_places(final_label, site, shown, self.distinct_events.values(), self.program, values)
+        finding = make_finding(final_label, site, names, {**values, **places.names}, steps)
+        finding.edit_places = places.steps
         self.path_findings[key] = finding
         if self.wrong_update is None and finding.severity == ERROR and finding.code.startswith("AMP2"):
             # The step that detects a violation is counted already.
@@ -350,7 +354,10 @@ class RunChecker(Checker):
         for label, event, values, others in program_violations(run_program):
             trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
             names = {**find_effect_values(label, [event, *others], run_program), **values}
-            finding = make_finding(label, self.find_own_site(event.site), [event, *others], names, trace)
+            site, involved = self.find_own_site(event.site), [event, *others]
+            places = find_edit_places(label, site, involved, run_program.iter_events(), run_program, names)
+            finding = make_finding(label, site, involved, {**names, **places.names}, trace)
+            finding.edit_places = places.steps
             # What source code does not show has happened in a run.
             finding.certain = True
             yield finding

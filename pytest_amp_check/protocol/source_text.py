@@ -76,6 +76,29 @@ def count_from_one(window: str) -> str:
     return f"({found[1]} + 1) % {found[2]} == 0" if found is not None else "(i + 1) % k == 0"
 
 
+def find_window_size(window: str) -> str:
+    """Return the source text of the number of micro-batches in the condition of a window, "" if unknown."""
+    try:
+        condition = ast.parse(window, mode="eval")
+    except SyntaxError:
+        # The text of a long condition is cut.
+        return ""
+    remainders = [node for node in ast.walk(condition) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+    sizes = {ast.unparse(node.right) for node in remainders}
+    return sizes.pop() if len(sizes) == 1 else ""
+
+
+def parenthesize(text: str) -> str:
+    """Return the source text of an expression, in parentheses if an operator is outermost."""
+    try:
+        parsed = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        # The text of a long expression is cut.
+        return text
+    is_compound = isinstance(parsed, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda))
+    return f"({text})" if is_compound else text
+
+
 def names_optimizer(path: str) -> bool:
     """Return True if the last part of an access path is the usual name of an optimizer: ``self.optimizer``."""
     return "optim" in path.rpartition(".")[2].lower()

@@ -40,21 +40,38 @@ _MISSPELLED = (
     r"(amp\d[^#]*)"
 )
 _VERBS = ("ignor", "noqa", "disable", "enable")
-_LISTING = r"(?i)noqa\s*[:\[\s]([^\n]*)"
-#: Other tools take ``noqa[AMP201]`` and ``noqa AMP201`` for a blanket suppression. Here the code is meant.
-_NOQA = (
-    "(?i)" + _HASH + r"noqa(?![\w-])"
-    r"(?:(\s*:|\s*\[(?=\s*AMP[0-9])|(?=\s+AMP[0-9]))\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
-)
+_NOQA = "(?i)" + _HASH + r"(?:(flake8|ruff)\s*:\s*)?noqa(?:(?![\w-])|(?=-?AMP\d))([^#]*)"
+#: Punctuation before the list of a noqa, and one item of the list with what separates it from the next.
+_NOQA_OPENING = r"[\s:=\[({<-]*"
+_NOQA_ITEM = r"([\w-]+)([\s,;\])}>]*)"
 
 
 class MalformedComment(NamedTuple):
-    """A comment that looks like a suppression and is none: line, columns from 0, and the form to write."""
+    """A comment that looks like a suppression and is none: line, columns from 0, and the form to write.
+
+    ``is_read`` is True for a comment that suppresses here, but has another meaning in other linters.
+    """
 
     line: int
     column: int
     end_column: int
     remedy: str
+    is_read: bool = False
+
+
+class _Noqa(NamedTuple):
+    """A noqa comment: the span in the comment, and the codes of this tool.
+
+    - ``codes``: None without a list of codes, so that every rule is suppressed.
+    - ``remedy``: the form to write, "" if the form is right.
+    - ``is_read``: False if the comment suppresses nothing.
+    """
+
+    start: int
+    end: int
+    codes: list[str] | None
+    remedy: str = ""
+    is_read: bool = True
 
 
 class _Suppression:
@@ -159,8 +176,8 @@ class Suppressions:
         """Return True if a text may contain a comment only for this tool."""
         if "amp:" in text or "amp-check:" in text or _has_misspelled(text):
             return True
-        # Text behind the first match in a line is also behind the other matches.
-        return "AMP" in text and any("amp" in said.lower() for said in re.findall(_LISTING, text))
+        lines = (line for line in text.split("\n") if "noqa" in line.lower())
+        return any(noqa.codes for line in lines for noqa in _list_noqa(f"#{line.partition('#')[2]}"))
 
     def suppresses_finding(self, finding: Finding) -> bool:
         """Return True if a finding is suppressed, and mark the matching suppressions as used."""
@@ -280,7 +297,7 @@ def _may_suppress(text: str) -> bool:
     if _has_misspelled(text):
         return True
     said = (line.partition("#") for line in text.split("\n") if "noqa" in line.lower())
-    return any(next(_parse_comment(mark + comment, 0, 0), None) is not None for _, mark, comment in said)
+    return any(noqa.codes is None or noqa.codes for _, mark, comment in said for noqa in _list_noqa(mark + comment))
 
 
 def _has_misspelled(text: str) -> bool:
@@ -325,7 +342,10 @@ def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | 
         form = "ignore-file" if "file" in verb.lower() else form
         end = column + match.start(3) + len(rest.rstrip())
         return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
-    return None
+    noqa = next((each for each in _list_noqa(comment) if each.remedy), None)
+    if noqa is None:
+        return None
+    return MalformedComment(line, column + noqa.start, column + noqa.end, noqa.remedy, is_read=noqa.is_read)
 
 
 def _parse_comment(comment: str, line: int, column: int) -> Iterator[_Suppression]:
@@ -336,9 +356,49 @@ def _parse_comment(comment: str, line: int, column: int) -> Iterator[_Suppressio
         words = None if given is None else re.findall(r"[^,\s]+", given)
         start, end = column + match.start(), column + match.end()
         yield _Suppression(line, start, end, words, whole_file=scope is not None, is_ours=True)
+    for noqa in _list_noqa(comment):
+        if noqa.is_read and (noqa.codes is None or noqa.codes):
+            start, end = column + noqa.start, column + noqa.end
+            yield _Suppression(line, start, end, noqa.codes, whole_file=False, is_ours=noqa.codes is not None)
+
+
+def _list_noqa(comment: str) -> Iterator[_Noqa]:
+    """Yield the noqa comments in one comment.
+
+    Other linters take ``noqa[AMP201]`` and ``noqa AMP201`` for a suppression of every rule. Here the code is meant. A
+    list in another form suppresses nothing: as the reason of a blanket suppression, it would suppress far more.
+    """
     for match in re.finditer(_NOQA, comment):
-        colon, given = match.groups()
-        words = None if colon is None else [w for w in re.findall(r"\w+", (given or "").upper()) if w.startswith("AMP")]
-        if words is None or words:
-            start, end = column + match.start(), column + match.end()
-            yield _Suppression(line, start, end, words, whole_file=False, is_ours=words is not None)
+        tool, rest = match.groups()
+        opening = re.match(_NOQA_OPENING, rest)[0]  # type: ignore[index]  # also matches the empty text
+        codes: list[str] = []
+        end, is_plain = match.start(2) + len(opening.rstrip()), True
+        for item in re.finditer(_NOQA_ITEM, rest[len(opening) :]):
+            word, separator = item.groups()
+            is_code = re.fullmatch(r"(?i)[a-z]+\d+", word) is not None
+            named = [] if is_code else _codes_of_name(word)
+            if not (is_code or named):
+                break
+            codes += [word.upper()] if is_code else named
+            is_plain = is_plain and is_code and not set(separator) - set(" \t,]")
+            end = match.start(2) + len(opening) + item.start() + len(item[0].rstrip(" \t,;"))
+        own = [code for code in codes if code.startswith("AMP")]
+        form = opening.strip()
+        if not own:
+            if not tool:
+                start_of_list = match.start(2)
+                yield _Noqa(match.start(), start_of_list if form != ":" else end, None if form[:1] != ":" else [])
+        elif tool:
+            remedy = f"`# amp: ignore-file[{', '.join(own)}]` above the first statement"
+            yield _Noqa(match.start(), end, own, remedy, is_read=False)
+        elif form == ":" and is_plain:
+            yield _Noqa(match.start(), end, own)
+        else:
+            is_read = is_plain and bool(opening) and form in ("", "[")
+            yield _Noqa(match.start(), end, own, f"`# noqa: {', '.join(codes)}`", is_read=is_read)
+
+
+def _codes_of_name(word: str) -> list[str]:
+    """Return the codes of a rule that is given by its name, or of a code with a hyphen; else an empty list."""
+    code = re.fullmatch(r"(?i)(amp)-(\d+)", word)
+    return [f"AMP{code[2]}"] if code is not None else sorted(_expand_codes(word)) if "-" in word else []

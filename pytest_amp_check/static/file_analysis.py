@@ -7,7 +7,7 @@ import warnings
 
 from ..protocol.event_graph import Program
 from ..protocol.finding import Finding
-from ..protocol.findings_builder import fill_message
+from ..protocol.message_templates import fill_message
 from ..protocol.rules import LABELS
 from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions

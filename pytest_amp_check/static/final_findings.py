@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..protocol import torch_api
 from ..protocol.finding import Finding
-from ..protocol.findings_builder import fill_message
+from ..protocol.message_templates import fill_message
 from ..protocol.rules import LABELS
 from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
@@ -169,14 +169,14 @@ def suppress_findings(findings: list[Finding], text: str, path: str, settings: S
             finding.names["reason"] = words
             if not suppressions.suppresses_finding(finding):
                 kept.append(finding)
-        malformed = LABELS["suppression:malformed"][1]
+        unused = {(found.line, found.site.column) for found in kept if found.code == rule.code}
         for comment in suppressions.malformed_comments:
+            if comment.is_read and (comment.line, comment.column) in unused:
+                continue
+            label = "suppression:ambiguous" if comment.is_read else "suppression:malformed"
             site = Site(path, comment.line, comment.column, comment.line, comment.end_column)
-            message, remedy = fill_message(malformed.message, {"remedy": comment.remedy})
-            found = Finding(
-                rule.code, rule.name, rule.severity, message, site, label="suppression:malformed", remedy=remedy
-            )
-            kept.append(found)
+            message, remedy = fill_message(LABELS[label][1].message, {"remedy": comment.remedy})
+            kept.append(Finding(rule.code, rule.name, rule.severity, message, site, label=label, remedy=remedy))
     return apply_settings(kept, path, settings)
 
 

@@ -121,7 +121,7 @@ def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | No
     message = f"{finding.message} (the mistake is at {blamed}, and this line takes part in it)"
     made = Finding(finding.code, finding.name, finding.severity, message, site_in_named, certain=finding.certain)
     made.condition, made.label, made.names = finding.condition, finding.label, finding.names
-    made.remedy = finding.remedy
+    made.remedy, made.edit_places = finding.remedy, finding.edit_places
     made.trace = finding.trace if blamed in trace_places else (*finding.trace, TraceStep(finding.site, "the mistake"))
     made.elsewhere = finding.site
     return made

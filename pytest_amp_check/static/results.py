@@ -111,13 +111,16 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
         return [rename(location.path), *span, location.function, caller, location.cell]
 
     def encode_finding(found: Finding) -> list[Any]:
-        trace = [[encode_site(step.site), step.text, step.is_event] for step in found.trace]
+        trace, places = ([*map(encode_step, steps)] for steps in (found.trace, found.edit_places))
         entries = [
             [rename(path), line, [*map(encode_call, sorted(calls))]]
             for (path, line), calls in sorted(found.entries.items())
         ]
         fields = [found.code, found.severity, found.message, found.certain, found.condition]
-        return [*fields, encode_site(found.site), trace, entries, found.label, found.names, found.remedy]
+        return [*fields, encode_site(found.site), trace, entries, found.label, found.names, found.remedy, places]
+
+    def encode_step(step: TraceStep) -> list[Any]:
+        return [encode_site(step.site), step.text, step.is_event]
 
     def encode_call(call: Call) -> list[Any]:
         return [rename(call[0]), call[1], call[2]]
@@ -161,13 +164,9 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
         return Site(rename(path), *span, parse_text(function), outer, parse_number(cell) if cell is not None else None)
 
     def decode_finding(found: Any) -> Finding:
-        code, severity, message, certain, condition, encoded_site, trace, entries, label, names, remedy = found
+        code, severity, message, certain, condition, encoded_site, trace, entries, label, names, remedy, places = found
         if severity not in SEVERITIES or label not in labels:
             raise ValueError(severity, label)
-        steps = tuple(
-            TraceStep(decode_site(encoded), parse_text(said), is_event=parse_bool(is_event))
-            for encoded, said, is_event in trace
-        )
         made = Finding(
             code,
             RULES[code].name,
@@ -177,13 +176,18 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
             certain=parse_bool(certain),
             remedy=parse_text(remedy),
         )
-        made.condition, made.trace = parse_text(condition), steps
+        made.condition, made.trace = parse_text(condition), tuple(map(decode_step, trace))
+        made.edit_places = tuple(map(decode_step, places))
         made.label, made.names = parse_text(label), {parse_text(key): parse_text(said) for key, said in names.items()}
         made.entries = {
             (rename(encoded), parse_number(line)): frozenset(map(decode_call, calls))
             for encoded, line, calls in entries
         }
         return made
+
+    def decode_step(step: Any) -> TraceStep:
+        encoded, said, is_event = step
+        return TraceStep(decode_site(encoded), parse_text(said), is_event=parse_bool(is_event))
 
     def decode_call(encoded: Any) -> Call:
         path, line, column = encoded

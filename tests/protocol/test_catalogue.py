@@ -415,7 +415,7 @@ def judged(
     rule = RULES[code]
     judge: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
-    names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast")
+    names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast", operand="x", output="out")
     event = kind(site, **facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):
@@ -545,7 +545,7 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
             events.Loss,
             {"function": "binary_cross_entropy", "ambient": "error"},
             "bce@framework",
-            "the autocast of Lightning's mixed precision",
+            "under autocast if Lightning's `precision` is mixed",
         ),
         (
             "AMP505",

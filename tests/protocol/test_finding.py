@@ -35,6 +35,7 @@ def test_rows_and_columns_are_counted_from_one() -> None:
             {"filename": "train.py", "cell": None, "location": {"row": 2, "column": 9}, "text": "backward"},
             {"filename": "train.py", "cell": None, "location": {"row": 3, "column": 5}, "text": "the clip"},
         ],
+        "edit_places": [],
         "fix": {
             "applicability": "safe",
             "message": "Unscale first.",

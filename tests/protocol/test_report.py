@@ -14,10 +14,10 @@ from pytest_amp_check.protocol.findings_builder import (
     add_framework_advice,
     check_event,
     choose_location,
-    describe_event,
     describe_violation,
     make_finding,
 )
+from pytest_amp_check.protocol.message_templates import describe_event
 from pytest_amp_check.protocol.sites import Site
 
 SITE = Site("train.py", 3)

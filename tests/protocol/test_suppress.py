@@ -92,6 +92,12 @@ class TestComments:
             "# noqaAMP201",
             "# noqa AMP202",
             "# noqa[AMP202]",
+            "# noqa(AMP201)",
+            "# noqa=AMP201",
+            "# noqa - AMP201",
+            "# noqa: [AMP201]",
+            "# noqa: E501; AMP201",
+            "# noqa[clip-before-unscale]",
             "# ruff: noqa",
             "# flake8: noqa: AMP201",
         ],
@@ -415,6 +421,28 @@ def test_where_a_comment_stands_is_told() -> None:
         ("# amp: disable it while the model is evaluated", None),
         ("# amp: this region runs in float16 (see AMP201)", None),
         ("# see amp: torch.amp", None),
+        ("# noqa(AMP201)", "`# noqa: AMP201`"),
+        ("# noqa: (AMP201, AMP301)", "`# noqa: AMP201, AMP301`"),
+        ("# noqa=AMP201", "`# noqa: AMP201`"),
+        ("# noqa-AMP201", "`# noqa: AMP201`"),
+        ("# NOQA - amp201", "`# noqa: AMP201`"),
+        ("# noqaAMP201", "`# noqa: AMP201`"),
+        ("# noqa: [AMP201]", "`# noqa: AMP201`"),
+        ("# noqa: AMP-201", "`# noqa: AMP201`"),
+        ("# noqa: E501; AMP201", "`# noqa: E501, AMP201`"),
+        ("# noqa: clip-before-unscale", "`# noqa: AMP201`"),
+        ("# noqa[clip-before-unscale]", "`# noqa: AMP201`"),
+        ("# ruff: noqa: AMP201", "`# amp: ignore-file[AMP201]` above the first statement"),
+        ("# noqa: AMP201", None),
+        ("# noqa: E501, AMP201", None),
+        ("# noqa", None),
+        ("# noqa: E501", None),
+        ("# noqa[E501]", None),
+        ("# noqa(E501)", None),
+        ("# noqa[]", None),
+        ("# noqa because of AMP201", None),
+        ("# noqa: E501 and not AMP201", None),
+        ("# flake8: noqa", None),
     ],
 )
 def test_a_comment_in_another_form_silences_nothing_and_is_reported(comment: str, remedy: str | None) -> None:
@@ -425,6 +453,53 @@ def test_a_comment_in_another_form_silences_nothing_and_is_reported(comment: str
         assert silenced(text) == []
         (found,) = read.malformed_comments
         assert text[found.column : found.end_column] == comment
+
+
+@pytest.mark.parametrize(
+    ("comment", "remedy"),
+    [
+        ("# noqa[AMP201]", "`# noqa: AMP201`"),
+        ("# noqa AMP201 it is meant", "`# noqa: AMP201`"),
+        ("# noqa[E501, AMP201]", "`# noqa: E501, AMP201`"),
+    ],
+)
+def test_a_noqa_that_other_linters_take_for_all_rules_silences_its_codes_and_is_reported(
+    comment: str, remedy: str
+) -> None:
+    text = f"a = 1  {comment}\n"
+    assert silenced(text) == [1]
+    assert silenced(text, "AMP301") == []
+    (found,) = Suppressions.from_text(text).malformed_comments
+    assert (found.remedy, found.is_read) == (remedy, True)
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("# noqa[AMP201]", "Other linters take this comment for a suppression of every rule: write `# noqa: AMP201`"),
+        ("# noqa[AMP301]", "This suppression silences nothing (AMP301): remove it"),
+        ("# noqa(AMP201)", "This comment silences nothing: write `# noqa: AMP201`"),
+        ("# noqa: AMP201", None),
+        ("# noqa: E501", None),
+        ("# noqa", None),
+    ],
+)
+def test_a_check_reports_a_noqa_in_another_form_once(comment: str, message: str | None) -> None:
+    text = f"""\
+import torch
+
+def train(model, optimizer, batches, scaler=torch.amp.GradScaler("cuda")):
+    for batch in batches:
+        with torch.autocast("cuda"):
+            loss = model(batch)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  {comment}
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    found = [finding.message for finding in check_source(text) if finding.code == "AMP902"]
+    assert found == ([] if message is None else [message])
 
 
 def test_a_check_reports_the_comment_and_what_it_does_not_silence() -> None:

@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterable
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.protocol.findings_builder import DEFAULT_NAMES
+from pytest_amp_check.protocol.message_templates import DEFAULT_NAMES
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS, RULES
 

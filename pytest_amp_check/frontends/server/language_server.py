@@ -224,7 +224,7 @@ class CheckServer:
         if not finding.certain:
             message += f" ({finding.uncertainty})"
         related = []
-        for step in finding.trace:
+        for step in (*finding.trace, *finding.edit_places):
             if step.site.path == document.name:
                 located = document.find_location(step.site)
             else:

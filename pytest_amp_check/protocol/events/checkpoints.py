@@ -49,6 +49,8 @@ class Save(OwnedEvent):
 class OptimizerLoad(Event):
     """``optimizer.load_state_dict()``."""
 
+    traits = KindTraits(description="the optimizer's state is loaded")
+
     #: The loaded object.
     source: int = -1
     #: Key in the loaded object.

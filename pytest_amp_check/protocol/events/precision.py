@@ -85,6 +85,8 @@ class LowSum(LowPrecisionEffect):
 class LowReduction(LowPrecisionEffect):
     """Gradients are summed over the ranks in low precision."""
 
+    traits = KindTraits(description="the dtype of the sum over the ranks is set")
+
     #: By an argument, or because the dtype of the computation is the default.
     how: str
 

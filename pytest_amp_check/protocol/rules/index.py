@@ -697,7 +697,7 @@ INDEX: tuple[Listing, ...] = (
         ("suppression",),
         (),
         (),
-        ("suppression:unused", "suppression:malformed"),
+        ("suppression:unused", "suppression:malformed", "suppression:ambiguous"),
     ),
     (
         ("AMP903", "unreadable-source", "migration", "error", "static", True, ""),

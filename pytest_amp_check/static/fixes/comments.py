@@ -16,7 +16,7 @@ def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
 
     A malformed comment stays, because only its author knows what it was meant to suppress.
     """
-    if finding.label == "suppression:malformed":
+    if finding.label != "suppression:unused":
         raise NotFixable
     site = finding.site
     row = layout.lines[site.line - 1]

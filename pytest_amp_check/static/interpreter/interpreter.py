@@ -490,9 +490,11 @@ class Interpreter:
         known = self.predicates.find_predicate(question)
         if known is not None:
             if node is not None and len(known.other_sites) < MAX_PREDICATE_SITES:
-                known.add_site(self.site_of(node))
+                known.add_site(self.site_of(node), self.active_guards())
             return known
-        return self.predicates.predicate_for(question, text, self.site_of(node) if node is not None else None, loops)
+        made = self.predicates.predicate_for(question, text, self.site_of(node) if node is not None else None, loops)
+        made.site_guards = (self.active_guards(),)
+        return made
 
     def predicate_formula(
         self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None

@@ -51,3 +51,13 @@ def receiver_text(node: ast.AST) -> object:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return SourceText(node.func.value)
     return ""
+
+
+def loop_text(loop: ast.For | ast.AsyncFor | ast.While) -> object:
+    """Return the source text of the head of a loop."""
+    if isinstance(loop, ast.While):
+        return TextTemplate("while {}", short_text(loop.test))
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    return TextTemplate(
+        "for {} in {}", TextTemplate(", ".join(["{}"] * len(targets)), *map(short_text, targets)), short_text(loop.iter)
+    )

@@ -9,7 +9,7 @@ from functools import partial
 
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
-from ...protocol.source_text import find_access_path
+from ...protocol.source_text import SourceText, find_access_path
 from ..interpreter.classes import BINDABLE_METHODS, as_mapping
 from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
@@ -341,7 +341,7 @@ def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: 
     return ConditionValue(
         interp.predicate_formula(
             ("isinstance", value.identity_key(interp.unique_number), named or asked),
-            expression_text(node),
+            SourceText(node),
             value.loops,
             node,
         )

@@ -332,7 +332,7 @@ def emit_save(
             optimizer_entries=frozenset(contents.optimizer_entries),
             scaler_entries=frozenset(contents.scaler_entries),
             objects=objects,
-            names={"call": expression_text(node)},
+            names={"call": expression_text(node), "optimizer": next(iter(contents.optimizer_names), "")},
         )
     )
 

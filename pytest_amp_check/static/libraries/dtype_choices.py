@@ -17,23 +17,50 @@ _FLOAT16, _BFLOAT16 = frozenset(("float16", "half", "fp16")), frozenset(("bfloat
 _LOW = {"float16": _FLOAT16, "bfloat16": _BFLOAT16}
 
 
-def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str) -> TraceFacts:
+def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str, parameter: str = "") -> TraceFacts:
     """Return the assignment of a low dtype to the variable that a call casts to, for a trace.
 
-    The assignment is the last one of this dtype before the call, in the same function, or else in the module.
+    The assignment is the last one of this dtype before the call, in the same function, or else in the module. If a
+    parameter of the function has the dtype, return the call of the function. ``parameter`` is the only parameter of
+    the call to be considered, "" for all that may have a dtype.
     """
     if not isinstance(call, ast.Call):
         return ()
     frame = interp.state.frame
     scopes: list[Function | Module] = [frame.module] if frame.function is None else [frame.function, frame.module]
-    for name in filter(None, map(access_text, _dtype_arguments(call))):
+    given = keywords_of(call).get(parameter)
+    arguments = _dtype_arguments(call) if given is None else [given]
+    for name in filter(None, map(access_text, arguments)):
         for scope in scopes:
             assignments = _find_assignments(interp, scope).get(name, ())
             found = [node for node in assignments if _has_dtype(node.value, dtype)]
             before = [node for node in found if node.lineno < call.lineno] or found
             if before:
                 return ((interp.site_of(max(before, key=lambda node: node.lineno)), "the low dtype is chosen"),)
+        is_parameter = frame.function is not None and name in _parameter_names(frame.function)
+        if is_parameter and frame.caller is not None and "dtype" in name:
+            return ((frame.caller, f"the call decides `{name}`"),)
     return ()
+
+
+def _parameter_names(function: Function) -> set[str]:
+    return {parameter.arg for parameter in (*function.parameters(), *function.node.args.kwonlyargs)}
+
+
+def trace_origin(interp: Interpreter, tensor: str, node: ast.AST) -> TraceFacts:
+    """Return the last assignment before a node that computes a tensor from other values, for a trace."""
+    function, line = interp.state.frame.function, getattr(node, "lineno", 0)
+    if function is None:
+        return ()
+    found = [
+        made
+        for made in _find_assignments(interp, function).get(tensor, ())
+        if made.lineno < line and tensor not in map(access_text, walk(made.value))
+    ]
+    if not found:
+        return ()
+    site = interp.site_of(max(found, key=lambda made: made.lineno))
+    return ((site, f"`{tensor}` is computed, in low precision under autocast"),)
 
 
 class _Assignments(dict[object, dict[str, list[ast.Assign]]]):

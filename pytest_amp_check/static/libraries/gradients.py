@@ -63,7 +63,7 @@ def _call_params_method(
     if name in ("values", "items", "copy"):
         return params
     if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
-        interp.emit(e.ParamWrite, node)
+        interp.emit(e.ParamWrite, node, names={"call": expression_text(node)})
         return params
     if name == "requires_grad_":
         given = first_or_named(args, keywords, "requires_grad") or Const(True)
@@ -361,7 +361,7 @@ def _set_param_attribute(
     if name == "grad":
         assign_grad(interp, GradValue(receiver), value, target)
     elif name == "data":
-        interp.emit(e.ParamWrite, target)
+        interp.emit(e.ParamWrite, target, names={"call": expression_text(target)})
         write_data(interp, receiver.modules or (), value, target)
     elif name == "requires_grad":
         note_requires_grad(interp, receiver.modules or (), value, target)

@@ -36,11 +36,14 @@ from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_provenance
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
+from .dtype_choices import trace_origin
 from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeGuard
+
+    from ...protocol.sites import Site
 
 #: Methods that return the value of a tensor.
 _READS = frozenset(("item", "tolist", "numpy"))
@@ -100,7 +103,9 @@ def compute_loss(
     kind: str,
     promotes: bool,
     reduction: object = None,
+    constructed_at: Site | None = None,
 ) -> Value:
+    """Return the loss of the arguments. ``constructed_at`` is the location where a loss module is constructed."""
     event = interp.emit(
         e.Loss,
         node,
@@ -113,6 +118,8 @@ def compute_loss(
             "output": first_argument_text(node),
         },
     )
+    if event is not None and constructed_at is not None and kind == _BANNED:
+        event.premises = ((constructed_at, "the loss function is constructed"),)
     if event is not None and interp.state.forward_depth:
         _emit_in_forward(interp, event)
     parts = find_tensors(args, keywords)
@@ -438,6 +445,8 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if event is not None and region is not None and region.site is not None and region.enabled is not False:
         event.premises = ((region.site, describe_region(region.dtype)),)
+    elif event is not None and tensor.is_low_op_result:
+        event.premises = trace_origin(interp, str(words), node)
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
@@ -726,7 +735,16 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
 
 def _call_loss_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     loss = func.tracked_object.attributes
-    return compute_loss(interp, args, keywords, node, kind=loss.kind, promotes=loss.promotes, reduction=loss.reduction)
+    return compute_loss(
+        interp,
+        args,
+        keywords,
+        node,
+        kind=loss.kind,
+        promotes=loss.promotes,
+        reduction=loss.reduction,
+        constructed_at=func.tracked_object.site,
+    )
 
 
 def register(handlers: HandlerTable) -> None:

@@ -41,19 +41,20 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
     return next(iter(_filter_low_dtypes(found[0])), "")
 
 
-class LowModules(set[int]):
-    """Modules that ever had a low dtype: of their parameters, or by a policy."""
+class LowModules(dict[int, "tuple[Site, str] | None"]):
+    """Modules that ever had a low dtype: where their parameters or a policy got the dtype, as a step of a trace."""
 
 
-def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str) -> None:
-    """Set the low dtype of the parameters of a module."""
+def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST | None = None) -> None:
+    """Set the low dtype of the parameters of a module. ``node`` is the call that sets the dtype."""
     tracked_object.attributes.dtypes = tracked_object.attributes.dtypes._replace(low=dtype)
-    interp.file_data(LowModules).add(tracked_object.key)
+    cause = None if node is None else (interp.site_of(node), f"the model is stored in {dtype}")
+    interp.file_data(LowModules).setdefault(tracked_object.key, cause)
 
 
 def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
-    set_low(interp, tracked_object, dtype)
+    set_low(interp, tracked_object, dtype, node)
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
     premises = trace_dtype_choice(interp, node, dtype)
     interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, created=True, names=names, premises=premises)

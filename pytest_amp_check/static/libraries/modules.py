@@ -9,6 +9,7 @@ from functools import partial
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import (
     BINDABLE_METHODS,
@@ -375,7 +376,7 @@ _METHODS: dict[str, Method] = {
 
 
 def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
-    set_low(interp, tracked_object, dtype)
+    set_low(interp, tracked_object, dtype, node)
     _emit_module_cast(interp, tracked_object, dtype, node)
 
 
@@ -452,9 +453,10 @@ def mark_wrapped(
     if policy is not None:
         dtypes = tracked_object.attributes.dtypes._replace(casts=True)
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
-            computes_in, converts = interp.file_data(PolicyDtypes)[policy.key]
+            computes_in, converts, site = interp.file_data(PolicyDtypes)[policy.key]
             dtypes = dtypes._replace(computes_in=computes_in, prepared=dtypes.prepared or converts)
-            interp.file_data(LowModules).add(tracked_object.key)
+            text = f"this policy makes the model compute in {computes_in}"
+            interp.file_data(LowModules)[tracked_object.key] = (site, text)
         tracked_object.attributes.dtypes = dtypes
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
@@ -465,10 +467,10 @@ def mark_wrapped(
     attributes.wrappers.setdefault(wraps, frozenset(interp.active_guards()))
 
 
-class PolicyDtypes(dict[int, tuple[str, bool]]):
+class PolicyDtypes(dict[int, tuple[str, bool, Site]]):
     """Compute dtypes of sharding policies, by the key of the unknown value that represents the policy.
 
-    The second item is True if the policy converts the outputs as well.
+    The second item is True if the policy converts the outputs as well, the third is the location of the policy.
     """
 
 
@@ -483,11 +485,14 @@ def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
         names: dict[str, object] = {"call": expression_text(callee_of(node) or node)}
         how = "default" if is_default else "given"
         # With few ranks it may be chosen on purpose.
-        emit = partial(interp.emit, e.LowReduction, node, how=how, dtype=low, guessed=True, names=names)
+        premises = trace_dtype_choice(interp, node, low, "param_dtype" if is_default else "reduce_dtype")
+        emit = partial(
+            interp.emit, e.LowReduction, node, how=how, dtype=low, guessed=True, names=names, premises=premises
+        )
         run_branches(interp, reduces_in[low], emit, do_nothing)
     if computes_in:
         dtype = next(iter(computes_in)) if len(computes_in) == 1 else _summarize_choice(computes_in)
-        interp.file_data(PolicyDtypes)[made.key] = dtype, "output_dtype" in keywords
+        interp.file_data(PolicyDtypes)[made.key] = dtype, "output_dtype" in keywords, interp.site_of(node)
     return made
 
 

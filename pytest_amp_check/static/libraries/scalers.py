@@ -16,7 +16,7 @@ from ..interpreter.functions import has_unknown_arguments, inline_call
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches, split_on
-from ..interpreter.source_text import TextTemplate, expression_text, receiver_text, short_text
+from ..interpreter.source_text import expression_text, loop_text, receiver_text
 from ..interpreter.tensors import unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown
 from ..interpreter.values.containers import SequenceValue, UnionValue
@@ -273,14 +273,7 @@ def _make_scaler(
 def _loop_text(interp: Interpreter) -> object:
     """Return the source text of the head of the innermost loop, or "" outside of loops."""
     loop = next((loop.node for loop in reversed(interp.state.loops) if loop.node is not None), None)
-    if isinstance(loop, ast.While):
-        return TextTemplate("while {}", short_text(loop.test))
-    if loop is None:
-        return ""
-    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
-    return TextTemplate(
-        "for {} in {}", TextTemplate(", ".join(["{}"] * len(targets)), *map(short_text, targets)), short_text(loop.iter)
-    )
+    return loop_text(loop) if loop is not None else ""
 
 
 def _asks_for_bfloat16(written: ast.expr | None) -> bool:

@@ -47,7 +47,7 @@ RULE = Rule(
         ),
         "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: divide "
-            "it before backward by the number of micro-batches {counted}",
+            "it before backward{divided}, and retune the learning rate",
             cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
             trace_kinds=(Backward,),
             in_next_iteration=True,
@@ -57,8 +57,8 @@ RULE = Rule(
         ),
         "step@undivided-vague": ViolationKind(
             "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an "
-            "accumulation window: if it is a mean, divide it before backward by the number of "
-            "micro-batches {counted}",
+            "accumulation window: if it is a mean, divide it before backward{divided}, and retune the "
+            "learning rate",
             INFO,
             cause=Cause(Backward, concerns_loss=True),
             trace_kinds=(Backward,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Unscale
+from ...events import Backward, ScalerStep, Unscale
 from ...fix import SAFE
 from ...rule import ERROR, Cause, Certainty, Rule, TraceContext, ViolationKind
 
@@ -32,7 +32,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_window_end=True),
+            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep,)),
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
@@ -45,6 +45,7 @@ RULE = Rule(
             _UNSCALED_EARLY,
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
         "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: call it once, after "
@@ -54,7 +55,7 @@ RULE = Rule(
             ),
             trace_kinds=(Backward,),
             exemption="serves-another",
-            trace_context=TraceContext(shows_window_end=True),
+            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep,)),
         ),
     },
     rationale="""\

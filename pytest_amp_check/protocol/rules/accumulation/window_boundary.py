@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Clip, Window
+from ...events import Backward, Clip, ScalerStep, Step, Window
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
 from ...source_text import count_from_one
@@ -40,11 +40,11 @@ RULE = Rule(
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True),
+            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep, Step)),
         ),
         "zero:in-loop": ViolationKind(
-            "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only the last "
-            "iteration counts: clear once, before the loop",
+            "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only "
+            "the last iteration counts: clear once, before `{header}`",
             effect="only the last iteration trains; all others are wasted; no error",
             trace_kinds=(Backward,),
             in_next_iteration=True,
@@ -61,7 +61,7 @@ RULE = Rule(
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True),
+            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep, Step)),
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: "

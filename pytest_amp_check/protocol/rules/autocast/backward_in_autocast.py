@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Labels, Precedence, Rule, ViolationKind
+from ...rule import BOTH, WARNING, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _check_float8(event: Backward, program: Program) -> Labels:
@@ -28,11 +28,12 @@ RULE = Rule(
     violations={
         "backward@region": ViolationKind(
             "`{call}` runs inside an autocast region, so layers kept in float32 get low-precision "
-            "gradients: move it out of this region, but keep it inside other contexts such as "
-            "`no_sync()`",
+            'gradients: move it out of the region, or run it alone in `with torch.autocast("cuda", '
+            "enabled=False):`",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
+            trace_context=TraceContext(edit_at=(AutocastEnter,)),
         ),
         "gradient:in-region": ViolationKind(
             "`{call}` with `create_graph` runs in an autocast region, so layers kept in float32 lose "
@@ -47,13 +48,15 @@ RULE = Rule(
         ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low "
-            "precision: move it out of the region",
+            'precision: move it out of the region, or run it in `with torch.autocast("cuda", '
+            "enabled=False):`",
             effect=(
                 "updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); those of other optimizers do not change"
             ),
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
+            trace_context=TraceContext(edit_at=(AutocastEnter,)),
         ),
         "backward@float8": ViolationKind(
             "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on "

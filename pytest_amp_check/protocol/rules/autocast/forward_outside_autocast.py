@@ -90,22 +90,22 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scale@no-autocast": ViolationKind(
-            "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: wrap the forward "
-            "pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: "
+            'run `{module}` and the loss in `with torch.autocast("cuda"):`'
         ),
         "scale@no-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
-            "loss in `torch.autocast`, unless the model itself enters it",
+            "`{scaler}` scales a loss, but the analyzed code never enters autocast: run `{module}` and "
+            'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
             certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
         ),
         "scale@outside-autocast": ViolationKind(
-            "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
-            "pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: run "
+            '`{module}` and the loss in `with torch.autocast("cuda"):`'
         ),
         "scale@outside-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
-            "in `torch.autocast`, unless the model itself enters it",
+            "`{scaler}` scales a loss that seems to be computed outside autocast: run `{module}` and "
+            'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
             certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
         ),
@@ -118,8 +118,8 @@ RULE = Rule(
             "runs in float32: pass `device_type='{device}'`, or `device.type` of the tensors"
         ),
         "scale@forward-outside": ViolationKind(
-            "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"
-            " float32: move the call of the model into the region"
+            "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model "
+            "runs in float32: move the call of `{module}` into the region"
         ),
     },
     rationale="""\

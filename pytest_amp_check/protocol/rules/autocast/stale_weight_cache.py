@@ -19,7 +19,7 @@ RULE = Rule(
             "old weights: end the region before this line, and enter autocast again for the next forward",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_earlier=True),
+            trace_context=TraceContext(shows_earlier=True, edit_at=(AutocastEnter,)),
         ),
     },
     rationale="""\

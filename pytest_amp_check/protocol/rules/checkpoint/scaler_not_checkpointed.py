@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Event, Save, ScalerNew
+from ...events import Backward, Event, OptimizerLoad, Save, ScalerNew
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Certainty, Rule, TraceContext, Verdicts, ViolationKind
 from ...sites import Site
@@ -90,18 +90,18 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: save "
-            "`{scaler}.state_dict()` beside it, and call `{scaler}.load_state_dict()` on resume",
-            trace_context=TraceContext(background_kinds=(ScalerNew,)),
+            'The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `"scaler": '
+            "{scaler}.state_dict()` to it, and pass that entry to `{scaler}.load_state_dict()` on resume",
+            trace_context=TraceContext(background_kinds=(ScalerNew,), edit_at=(OptimizerLoad,)),
         ),
         "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to "
             "the saved objects, and load it on resume",
-            trace_context=TraceContext(background_kinds=(ScalerNew,)),
+            trace_context=TraceContext(background_kinds=(ScalerNew,), edit_at=(OptimizerLoad,)),
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed "
-            "code loads it: save `{scaler}.state_dict()` beside it if runs are resumed",
+            'code loads it: add `"scaler": {scaler}.state_dict()` to it if runs are resumed',
             INFO,
             effect=(
                 "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"

@@ -19,6 +19,10 @@ RULE = Rule(
         "suppression:malformed": ViolationKind(
             "This comment silences nothing: write {remedy}", effect="what it should silence is still reported"
         ),
+        "suppression:ambiguous": ViolationKind(
+            "Other linters take this comment for a suppression of every rule: write {remedy}",
+            effect="flake8 and ruff report nothing on this line",
+        ),
     },
     rationale="""\
 A suppression comment states that somebody checked a finding and decided to keep the code. When the finding is gone, the

@@ -26,19 +26,21 @@ RULE = Rule(
     prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
     violations={
         "bce@region": ViolationKind(
-            "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
-            " `binary_cross_entropy_with_logits`",
+            "`{call}` runs under autocast, where torch raises RuntimeError: use "
+            "`binary_cross_entropy_with_logits` and no sigmoid before it, or call it on "
+            '`{output}.float()` in `with torch.autocast("cuda", enabled=False):`',
             trace_kinds=(AutocastEnter,),
         ),
         "bce@region-cpu": ViolationKind(
-            "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"
-            " `binary_cross_entropy_with_logits`",
+            "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: use "
+            "`binary_cross_entropy_with_logits` and no sigmoid before it",
             WARNING,
             effect="confident predictions give a loss of 100 and NaN gradients; no error",
         ),
         "bce@framework": ViolationKind(
-            "`{call}` runs under the autocast of Lightning's mixed precision, where torch raises RuntimeError: drop "
-            "the sigmoid and use `binary_cross_entropy_with_logits`"
+            "`{call}` runs under autocast if Lightning's `precision` is mixed, where torch raises "
+            "RuntimeError: use `binary_cross_entropy_with_logits` and no sigmoid before it, or call it "
+            'on `{output}.float()` in `with torch.autocast("cuda", enabled=False):`'
         ),
     },
     rationale="""\

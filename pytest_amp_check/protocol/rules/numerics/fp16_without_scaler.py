@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import AutocastEnter, Backward, Event, ScalerNew
+from ...events import AutocastEnter, Backward, Event, ScalerNew, Step
+from ...frameworks import AUTOCAST, FRAMEWORKS
 from ...rule import BOTH, WARNING, Certainty, Labels, Rule, TraceContext, ViolationKind
 from ...torch_api import MAY_BE_FLOAT16
 
@@ -24,7 +25,10 @@ def _check_disabled(event: Event, program: Program) -> Labels:
 
 def _check_region(event: Event, program: Program) -> Labels:
     if isinstance(event, AutocastEnter) and event.unscaled_by:
-        yield "region:no-scaler", {"framework": event.unscaled_by}
+        framework = next(each for each in FRAMEWORKS.values() if each.title == event.unscaled_by)
+        own = f"{framework.engine.usual_name}.autocast()" if AUTOCAST in framework.engine.methods.values() else ""
+        region = f"enter `{own}` in its place" if own else f"remove it, because {framework.title} enters its own region"
+        yield "region:no-scaler", {"framework": event.unscaled_by, "region": region}
 
 
 RULE = Rule(
@@ -40,9 +44,9 @@ RULE = Rule(
         "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: "
             'construct `scaler = torch.amp.GradScaler("cuda")` once, call '
-            "`scaler.scale({loss}).backward()`, `scaler.step(optimizer)` and `scaler.update()`, or use "
-            "bfloat16",
-            trace_context=TraceContext(region_before=True),
+            "`scaler.scale({loss}).backward()`, `scaler.step({optimizer})` and `scaler.update()`, or "
+            "use bfloat16",
+            trace_context=TraceContext(region_before=True, edit_at=(Step,)),
         ),
         "backward:no-scaler-option": ViolationKind(
             "`{call}` has no GradScaler, although the region before may be in float16, where small "
@@ -56,8 +60,8 @@ RULE = Rule(
             "enable the scaler for float16 (`enabled=dtype == torch.float16`), or use bfloat16"
         ),
         "region:no-scaler": ViolationKind(
-            "This region is float16 whatever {framework} is configured for, and {framework} scales the loss only for "
-            "float16: use the region of {framework}, such as `accelerator.autocast()`",
+            "This region is float16 whatever {framework} is configured for, and {framework} scales the "
+            "loss only for float16: {region}",
             certainty=Certainty(is_possible=True, assumption="{framework} is not configured for float16"),
         ),
     },

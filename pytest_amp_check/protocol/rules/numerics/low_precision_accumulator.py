@@ -62,8 +62,8 @@ RULE = Rule(
             effect="what is computed from the sum is too small; no error",
         ),
         "reduction:given": ViolationKind(
-            "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: set"
-            " `reduce_dtype=torch.float32`",
+            "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: set "
+            "`reduce_dtype=torch.float32`, which doubles the bytes that each step sends",
             INFO,
             effect="averaged gradients are inexact, more so with more ranks; no error",
             effect_cases={
@@ -73,8 +73,9 @@ RULE = Rule(
             certainty=Certainty(assumption="a model is sharded with it over several ranks"),
         ),
         "reduction:default": ViolationKind(
-            "`{call}` sums gradients over the ranks in {dtype}, because `reduce_dtype` defaults to `param_dtype`: set"
-            " `reduce_dtype=torch.float32`",
+            "`{call}` sums gradients over the ranks in {dtype}, because `reduce_dtype` defaults to "
+            "`param_dtype`: set `reduce_dtype=torch.float32`, which doubles the bytes that each step "
+            "sends",
             INFO,
             effect="averaged gradients are inexact, more so with more ranks; no error",
             effect_cases={

@@ -72,13 +72,13 @@ RULE = Rule(
         "cast:trained": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates round to "
             'nothing{refused}: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
-            "dtype=torch.{dtype})`",
+            "dtype=torch.{dtype})`, at twice the memory of the weights",
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "cast:trained-scaled": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to "
             'unscale: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
-            "dtype=torch.{dtype})`",
+            "dtype=torch.{dtype})`, at twice the memory of the weights",
             ERROR,
             effect=(
                 "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
@@ -88,7 +88,7 @@ RULE = Rule(
         "cast:trained-by-unknown": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the "
             "optimizer keeps float32 copies: leave out the low dtype, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
             certainty=Certainty(
                 is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
             ),
@@ -108,13 +108,13 @@ RULE = Rule(
         "made:trained": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, where small updates round to "
             "nothing{refused}: create and load it in float32, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "made:trained-scaled": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler "
             "refuses to unscale: create and load it in float32, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
             ERROR,
             effect=(
                 "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
@@ -153,13 +153,13 @@ RULE = Rule(
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to "
             "nothing{refused}: leave float32 as the default, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`',
+            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "default:trained-scaled": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses "
             'to unscale: leave float32 as the default, and run the forward in `torch.autocast("cuda", '
-            "dtype=torch.{dtype})`",
+            "dtype=torch.{dtype})`, at twice the memory of the weights",
             ERROR,
             effect=(
                 "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"

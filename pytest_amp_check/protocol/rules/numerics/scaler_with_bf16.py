@@ -92,12 +92,12 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(
-            "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
-            " `enabled=(dtype == torch.float16)`",
-            trace_context=TraceContext(region_before=True, shows_scaler=True),
+            "`{scaler}` scales a bfloat16 loss, which needs no scaling: construct it with "
+            "`enabled=False` in bfloat16, or remove it",
+            trace_context=TraceContext(region_before=True, shows_scaler=True, edit_at=(ScalerNew,)),
         ),
         "scaler:made-for-bf16": ViolationKind(
-            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"
+            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: pass `enabled=False` if `{test}`"
         ),
         "scaler:any-dtype": ViolationKind(
             "`{call}` stays enabled if `{dtype}` is bfloat16, which needs no scaling: pass"

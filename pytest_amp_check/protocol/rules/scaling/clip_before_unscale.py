@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, Event, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_clip(event: Clip, program: Program) -> Labels:
@@ -56,6 +56,7 @@ RULE = Rule(
             "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss "
             "scale: move the clip to before `{scaler}.step({optimizer})`, and call "
             "`{scaler}.unscale_({optimizer})` before the clip",
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
         "clip@scaled-callback": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "
@@ -78,6 +79,7 @@ RULE = Rule(
             "clip between `{scaler}.unscale_({optimizer})` and the step",
             effect="gradients are never clipped: a single large one can ruin the weights; no error",
             trace_kinds=(ScalerStep,),
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "

@@ -57,8 +57,8 @@ RULE = Rule(
             trace_context=TraceContext(shows_scaler=True),
         ),
         "anomaly-nonfinite": ViolationKind(
-            "`{call}` makes backward raise on the NaN of an overflow, which `{scaler}` would only skip: use anomaly "
-            "detection with autocast and the scaler disabled",
+            "`{call}` makes backward raise on the NaN of an overflow, which `{scaler}` would only skip: "
+            "remove it, or search for the NaN with autocast and the scaler disabled",
             trace_context=TraceContext(shows_scaler=True),
         ),
     },

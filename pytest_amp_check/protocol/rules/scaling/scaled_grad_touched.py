@@ -45,8 +45,8 @@ RULE = Rule(
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "edit@scaled": ViolationKind(
-            "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the edit by the "
-            "scale: call `{scaler}.unscale_({optimizer})` before the edit",
+            "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the "
+            "edit by the scale: call `{scaler}.unscale_({optimizer})` before the edit (once per step)",
             effect=(
                 "the step divides the edit by the scale (65536 by default), so that hardly anything of it is "
                 "left; no error"
@@ -62,8 +62,9 @@ RULE = Rule(
             trace_kinds=(Backward,),
         ),
         "read@scaled": ViolationKind(
-            "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: call "
-            "`{scaler}.unscale_({optimizer})` first, or divide the values by `{scaler}.get_scale()`",
+            "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` before (once per step), or divide the values by "
+            "`{scaler}.get_scale()`",
             INFO,
             trace_kinds=(Backward,),
             cause=Cause(only_reads=True),

@@ -32,6 +32,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
         "backward@unscaled-second": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before another backward, which adds scaled gradients to unscaled "
@@ -67,12 +68,14 @@ RULE = Rule(
             "call it between backward and `{scaler}.step({optimizer})`",
             effect="torch raises RuntimeError, which ends the run",
             trace_kinds=(ScalerStep,),
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
             "again: call it after `{scaler}.step({optimizer})`",
             effect="gradients are divided twice: updates are 65536 times too small with SGD; no error",
             cause=Cause(Update),
+            trace_context=TraceContext(edit_at=(ScalerStep,)),
         ),
     },
     rationale="""\

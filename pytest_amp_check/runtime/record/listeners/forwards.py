@@ -46,7 +46,8 @@ class ForwardListener(Listener):
             products = self._float32_products(site, losses) if self._calls else []
             if products:
                 call_site = self._calls.site_of_product(products)
-                event.forward = None if call_site is None else e.Forward(call_site)
+                if call_site is not None:
+                    event.forward = e.Forward(call_site, names={"module": SiteText(call_site)})
                 enters_autocast = self.recording.program.attributes.enters_autocast
                 event.float32 = event.forward_read = True
                 event.autocast, event.loss_in_region = "out", enters_autocast

@@ -20,6 +20,7 @@ from ..microbatches import (
     names_read,
     reads_gradients,
 )
+from ..source_text import loop_text
 from ..state import Loop
 from ..values.containers import SequenceValue
 from ..values.definitions import GeneratorValue
@@ -124,6 +125,8 @@ def _execute_loop(
     body, orelse = node.body, node.orelse
     loop = Loop(_loop_key(interp, node), len(interp.state.unwind_actions))
     loop.node, loop.frame = node, interp.state.frame
+    head_site = interp.site_of(node.test if isinstance(node, ast.While) else node.iter)
+    interp.graph.loops[loop.key] = (loop_text(node), head_site)
     is_inner = any(outer.node is not None for outer in interp.state.loops)
     loop.is_named_microbatches = not over_microbatches and is_inner and names_microbatches(node)
     loop.over_microbatches = (over_microbatches or loop.is_named_microbatches) and not reads_gradients(body)

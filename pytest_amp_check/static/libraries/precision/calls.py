@@ -31,7 +31,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
-from ..syntax_queries import last_name, receiver_of
+from ..syntax_queries import first_argument, last_name, receiver_of
 from .assumed import takes_model
 from .assumed_fills import check_fill, mark_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
@@ -160,7 +160,7 @@ def _apply_other_call(
     callee = _callee_value(interp, node.func)
     loss = object_ref_of(callee, "loss")
     if loss is not None and args:
-        check_loss(interp, str(loss.tracked_object.attributes.kind), args[0], node)
+        check_loss(interp, str(loss.tracked_object.attributes.kind), args[0], node, first_argument(node))
     module = object_ref_of(callee, "module")
     if module is None:
         return None
@@ -184,7 +184,7 @@ def _apply_assumed_call(interp: Interpreter, node: ast.Call, args: list[DtypeInf
     if module is None or not args:
         return None
     if module.role == "loss":
-        check_loss(interp, str(module.attributes.kind), args[0], node)
+        check_loss(interp, str(module.attributes.kind), args[0], node, first_argument(node))
     if module.role != "module":
         return None
     kind, first = str(module.attributes.kind), args[0]

@@ -10,6 +10,7 @@ from ....protocol.events.regions import describe_region
 from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import CAST, GUESSED_LOW, REGION, DtypeInfo
 from ...interpreter.interpreter import Interpreter
+from ..low_parameters import LowModules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def emit_once(
 
 
 def find_premises(interp: Interpreter, fact: DtypeInfo) -> TraceFacts:
-    """Return what makes a value low, for a trace: the open region, or a cast in the same function."""
+    """Return what makes a value low, for a trace: the open region, a cast in the same function, or the only model."""
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if (region is None or region.enabled is False) and REGION in fact.traits:
         # The value has left the region that made it low.
@@ -61,4 +62,6 @@ def find_premises(interp: Interpreter, fact: DtypeInfo) -> TraceFacts:
     function, node = interp.state.frame.function, fact.trait_node
     if CAST in fact.traits and isinstance(node, ast.expr) and function is not None and node in function.nodes:
         return ((interp.site_of(node), f"the tensor is cast to {fact.dtype}"),)
-    return ()
+    # A file seldom has a second model of a low dtype; its output is then not known to be this one.
+    stored = [*interp.file_data(LowModules).values()] if fact.is_stored_low else []
+    return (stored[0],) if len(stored) == 1 and stored[0] is not None else ()

@@ -336,14 +336,17 @@ def check_integers(interp: Interpreter, given: DtypeInfo, cast: ast.AST) -> None
         emit_once(interp, e.LowPositions, cast, given, how="integers", names={"call": SourceText(cast)})
 
 
-def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call) -> None:
+def check_loss(interp: Interpreter, op: str, logits: DtypeInfo, node: ast.Call, logits_node: ast.expr | None) -> None:
     """Report a loss, or log-probabilities, of low-precision logits in code that runs without autocast."""
     if op not in LOSSES_OF_LOGITS or not logits.is_low or any(keyword.arg == "dtype" for keyword in node.keywords):
         return
     # A loss of what a region made low is AMP104, and low log-probabilities are reported where they are made.
     mode, is_known = autocast_state(interp).mode, not logits.traits.isdisjoint((REGION, LOG_PROBABILITY))
     if mode == "off" if interp.assumed_dtype else mode in ("out", "off") and not is_known:
-        emit_once(interp, e.FragileMath, node, logits, how="loss", names={"call": SourceText(node)})
+        names: dict[str, object] = {"call": SourceText(node)}
+        if logits_node is not None:
+            names["operand"] = SourceText(logits_node)
+        emit_once(interp, e.FragileMath, node, logits, how="loss", names=names)
 
 
 #: Functions and methods that compute a norm, and a function of torch that gets only gradients.

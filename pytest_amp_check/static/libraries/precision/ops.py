@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ....protocol import events as e
 from ....protocol import kernels
-from ....protocol.source_text import SourceText
+from ....protocol.source_text import SourceText, access_text
 from ...interpreter.dtypes import (
     ANGLES,
     BOUNDED,
@@ -43,7 +43,15 @@ from ...interpreter.dtypes import (
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
-from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of
+from ..syntax_queries import (
+    constant_of_node,
+    elements_of,
+    find_nodes,
+    first_argument,
+    keywords_of,
+    last_name,
+    receiver_of,
+)
 from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
 from .epsilons import check_clamp, check_epsilon, check_normalization
@@ -109,7 +117,7 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if op.name in kernels.NAMES:
         check_kernel(interp, op)
     check_island(interp, op)
-    check_loss(interp, op.name, op.first_info, op.node)
+    check_loss(interp, op.name, op.first_info, op.node, op.tensor_node)
     act = _OPS.get(op.name)
     made = act(interp, op) if act is not None else None
     if made is not None:
@@ -281,8 +289,23 @@ def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> Non
         how = "log-complement"
     if how:
         of_each = op.name == "mean" and "keepdim" in op.keyword_infos
-        names = {"call": SourceText(op.node)}
+        squared = _find_squared(op.tensor_node) if how == "squares" else None
+        names: dict[str, object] = {"call": SourceText(op.node)}
+        if squared is not None:
+            names["operand"] = SourceText(squared)
         emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, of_each=of_each, names=names)
+
+
+def _find_squared(squares: ast.expr | None) -> ast.expr | None:
+    """Return the operand of an expression that squares it, or None."""
+    if isinstance(squares, ast.BinOp) and isinstance(squares.op, ast.Pow):
+        return squares.left
+    if isinstance(squares, ast.BinOp) and isinstance(squares.op, ast.Mult):
+        return squares.left if ast.dump(squares.left) == ast.dump(squares.right) else None
+    if isinstance(squares, ast.Call) and last_name(squares.func) in ("pow", "square"):
+        owner = receiver_of(squares)
+        return first_argument(squares) if owner is None or access_text(owner) == "torch" else owner
+    return None
 
 
 def _find_overflow(op: OpCall, made: DtypeInfo) -> str:
