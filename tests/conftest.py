@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of, message_fields
-from samples import deselect_exhaustive
+from samples import EXHAUSTIVE, deselect_exhaustive
 
 from pytest_amp_check.frontends.options.agents import VARIABLES
 from pytest_amp_check.protocol import events, tracked_objects
@@ -54,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite modules of an editable install, and warns about it in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
+
+
+def pytest_report_header() -> str | None:
+    # Workers of xdist report no deselected tests.
+    return None if EXHAUSTIVE else "deselected: tests of the marker exhaustive, which EXHAUSTIVE_TESTS=1 runs"
 
 
 @pytest.hookimpl(wrapper=True)
