@@ -548,7 +548,7 @@ def test_recurrent_layers_give_float16_as_cudnn_does(cuda: None, kind: Any, regi
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.exhaustive)])
 def test_compiled_models_keep_the_dtypes(cuda: None, backend: str) -> None:
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(4, 4), nn.Softmax(1)).cuda()
