@@ -301,6 +301,7 @@ def compiled_trainer(steps: int, backend: str) -> Trace:
     return trace
 
 
+@pytest.mark.instruction_set
 @pytest.mark.filterwarnings("ignore")  # deprecation warnings of the compiler
 @pytest.mark.parametrize(
     "backend",

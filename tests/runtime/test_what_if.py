@@ -40,7 +40,7 @@ def has_low_lstm() -> bool:
     ("program", "optimizer", "autocast", "fewest"),
     [
         ("weights", "SGD", False, 11),
-        ("lstm", "AdamW", True, 8),
+        pytest.param("lstm", "AdamW", True, 8, marks=pytest.mark.instruction_set),
         ("moe", "SGD", False, 11),
         *(
             pytest.param(*case, marks=pytest.mark.exhaustive)
