@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of, message_fields
+from samples import EXHAUSTIVE, deselect_exhaustive
 
 from pytest_amp_check.frontends.options.agents import VARIABLES
 from pytest_amp_check.protocol import events, tracked_objects
@@ -55,6 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
 
 
+def pytest_report_header() -> str | None:
+    # Workers of xdist report no deselected tests.
+    return None if EXHAUSTIVE else "deselected: tests of the marker exhaustive, which EXHAUSTIVE_TESTS=1 runs"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
     """Exclude permanent objects from the garbage collector: torch, thousands of tests and their arguments.
@@ -79,7 +85,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    deselect_exhaustive(config, items)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:

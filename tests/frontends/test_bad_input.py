@@ -147,6 +147,7 @@ def many() -> None:
     write_many(Path("many"), 20)
 
 
+@pytest.mark.exhaustive(every=4)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_of_findings_that_cannot_be_written_keeps_the_last_one(
     name: str, project_of_many: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,22 +85,33 @@ def test_what_is_written_is_for_people_to_read(written: pytest.Pytester) -> None
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"INNER": "False", "CAST": ".float()"}, "  modules 1: float32, was float16"),
-        ({"SCALE": "2.0 ** 40"}, "  skipped steps: 4, were 0 (step 0 is, step 1 is, step 2 is, step 3 is)"),
-        ({"SCALE": "2.0 ** 40"}, "  loss scale: 1.09951e+12 from step 0, *; was 128 from step 0"),
-        ({"SCALE": "256.0"}, "  loss scale: 256 from step 0; was 128 from step 0"),
-        ({"EXTRA": "2000"}, "  memory, peak: * KiB, was * KiB (+*"),
+        ({"INNER": "False", "CAST": ".float()"}, ["  modules 1: float32, was float16"]),
+        (
+            {"SCALE": "2.0 ** 40"},
+            [
+                "  skipped steps: 4, were 0 (step 0 is, step 1 is, step 2 is, step 3 is)",
+                "  loss scale: 1.09951e+12 from step 0, *; was 128 from step 0",
+            ],
+        ),
+        ({"SCALE": "256.0"}, ["  loss scale: 256 from step 0; was 128 from step 0"]),
+        ({"EXTRA": "2000"}, ["  memory, peak: * KiB, was * KiB (+*"]),
     ],
 )
-def test_a_difference_fails_and_is_named(written: pytest.Pytester, changed: dict[str, str], said: str) -> None:
+def test_a_difference_fails_and_is_named(written: pytest.Pytester, changed: dict[str, str], said: list[str]) -> None:
     write(written, **changed)
     result = run(written, "-k", "16")
     result.assert_outcomes(failed=1, deselected=1)
-    escaped = said.replace("[", "[[]")
-    result.stdout.fnmatch_lines([f"E*The run differs from its baseline 'run' in *{FILES[0]}*", f"E *{escaped}*"])
+    for line in said:
+        escaped = line.replace("[", "[[]")
+        result.stdout.fnmatch_lines([f"E*The run differs from its baseline 'run' in *{FILES[0]}*", f"E *{escaped}*"])
     result.stdout.fnmatch_lines(
         ['E *where that is meant: pytest --amp-update-baselines "test_a.py::test_trains[[]16]"']
     )
+
+
+def test_a_difference_that_is_meant_becomes_the_baseline(written: pytest.Pytester) -> None:
+    write(written, INNER="False", CAST=".float()", SCALE="2.0 ** 40", EXTRA="2000")
+    run(written).assert_outcomes(failed=2)
     run(written, "--amp-update-baselines").assert_outcomes(passed=2)
     run(written).assert_outcomes(passed=2)
 

@@ -141,7 +141,7 @@ def test_two_processes_report_the_mistake(project: list[tuple[str, int]], monkey
     assert [(finding.code, finding.line) for finding in found] == project
 
 
-@pytest.mark.parametrize("name", [".", STEPS])
+@pytest.mark.parametrize("name", [".", pytest.param(STEPS, marks=pytest.mark.exhaustive)])
 def test_pytest_reports_the_mistake_with_any_cache(
     name: str, pytester: pytest.Pytester, project: list[tuple[str, int]], tmp_path: Path
 ) -> None:

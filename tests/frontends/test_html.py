@@ -548,6 +548,7 @@ SECTIONS = {
 }
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", SIZES)
 def test_a_browser_shows_every_part(report: Browser, width: int, scheme: str) -> None:

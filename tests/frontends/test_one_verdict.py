@@ -575,6 +575,7 @@ LOADS = "import torch\n\n\ndef resume(path, optimizer):\n    optimizer.load_stat
 TRAINS_IN_16 = "from lightning import Trainer\n\ntrainer = Trainer(precision='16-mixed')\n"
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("others", [{}, {"resume.py": LOADS}, {"old/resume.py": LOADS, "fit.py": TRAINS_IN_16}])
 @pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
 def test_a_mistake_weighs_the_same_wherever_it_is_asked_for(

@@ -382,6 +382,7 @@ def flags_of(option: Option) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
     option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
@@ -408,6 +409,7 @@ def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
         monkeypatch.delenv(variable)
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
 def test_a_typo_of_its_name_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
     # Words without the prefix are left to pytest.
@@ -426,6 +428,7 @@ def test_a_typo_of_its_name_is_answered_at_every_door_of_pytest(option: Option, 
             path.unlink()
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_a_wrong_value_is_answered_at_every_door_of_the_command(
     option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
@@ -454,6 +457,7 @@ def test_a_wrong_value_is_answered_at_every_door_of_the_command(
             (tmp_path / name).unlink()
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
 def test_a_wrong_value_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
     word, said, _, _ = WRONG[option.kind]

@@ -335,7 +335,15 @@ def test_pytest_finds_the_plugin_by_itself() -> None:
 
 
 @needs_xdist
-@pytest.mark.parametrize("distribution", ["load", "loadfile", "worksteal", "each"])
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        "load",
+        "each",
+        pytest.param("loadfile", marks=pytest.mark.exhaustive),
+        pytest.param("worksteal", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_workers_share_one_analysis(project: pytest.Pytester, distribution: str) -> None:
     # The analysis is counted from outside: a conftest writes a line each time it runs.
     (project.path / "conftest.py").write_text(

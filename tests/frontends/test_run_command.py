@@ -297,7 +297,7 @@ def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:
     source = TRAINS.replace('"cpu"', '"cuda"').replace("nn.Linear(4, 1)", "nn.Linear(4, 1).cuda()")
     source = source.replace("torch.randn(8, 4)", 'torch.randn(8, 4, device="cuda")')
     (folder / "train.py").write_text(source + "print(scaler.get_scale())\n", encoding="utf-8")
-    done = run_from_nothing("--device", "emulate", "--output-format", "concise", "train.py", folder=folder)
+    done = run("--device", "emulate", "--output-format", "concise", "train.py", folder=folder)
     assert done.stdout.splitlines()[:2] == ["trained", "1024.0"], done.stderr
     assert f"train.py:{CLIPS}:5: AMP201" in done.stdout
 

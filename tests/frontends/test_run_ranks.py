@@ -56,8 +56,10 @@ def test_what_ranks_find_is_told_once_by_the_first_of_them() -> None:
     assert "local_rank: 1" not in done.stderr.partition("Root Cause")[2]
 
 
-def test_all_is_well_where_all_skip() -> None:
-    done = launched(2, "replicas", warm=False)
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_all_is_well_where_all_skip(warm: bool) -> None:
+    """Processes that torchrun really starts run where every case does: three times as many seconds."""
+    done = launched(2, "replicas", warm=warm)
     assert (done.returncode, done.stdout) == (0, "No mistakes found in 8 training steps on 2 ranks.\n")
 
 

@@ -17,7 +17,6 @@ from edited import PROJECT, edits
 from editor import Editor, applied, uri
 from lsprotocol import types
 from pygls.uris import to_fs_path
-from samples import reduced
 from warm import warm_python
 
 from pytest_amp_check.frontends.rule_text import rule_markdown
@@ -507,6 +506,7 @@ def test_what_was_never_saved_and_what_lies_in_no_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
     """The server answers during random edits, logs no internal error, and has the initial findings at the end."""
     project(tmp_path)
@@ -517,7 +517,7 @@ def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
         first = editor.places(address)
         assert {code for code, _ in first} == {"AMP201"}
         versions = edits(text, 7), edits(PROJECT["engine/scaler.py"], 8)
-        for at in range(reduced(25, 0.5)):
+        for at in range(25):
             editor.type(address, next(versions[0]))
             editor.type(helper, next(versions[1]))
             if at % 5 == 0:

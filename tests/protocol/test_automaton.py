@@ -12,7 +12,7 @@ from event_fields import every_kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import shown
-from samples import sample
+from samples import reduced, sample
 
 from pytest_amp_check.protocol import automaton as a
 from pytest_amp_check.protocol import effects, graph_exploration
@@ -181,7 +181,7 @@ def test_every_state_answers_every_input() -> None:
     # One input for each result: there are a million inputs.
     states: dict[OptimizerState, tuple[OptimizerState, str]] = {}
     told: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
-    for state in sample(every_state(), 7):
+    for state in sample(every_state(), 19):
         for event, divided in product(a.INPUTS, (True, False)):
             after, faults = transition.__wrapped__(
                 state,
@@ -487,7 +487,7 @@ def test_an_illegal_word_is_faulted_once(word: Sequence[str | Letter], label: st
 
 
 @pytest.mark.parametrize(("word", "label"), [row[1:] for row in ILLEGAL], ids=[row[0] for row in ILLEGAL])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=reduced(15, 0.35), deadline=None)
 @given(before=st.lists(windows(), max_size=3))
 def test_an_illegal_word_is_faulted_after_any_legal_ones(
     word: Sequence[str | Letter], label: str, before: list[list[str | Letter]]

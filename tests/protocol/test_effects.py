@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from case_groups import check_each, in_groups
 from drawing import Drawing
 from event_fields import set_attributes
 
@@ -522,9 +523,13 @@ ONE: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("words", ONE)
-def test_what_is_told_of_events_in_a_row(words: str) -> None:
-    assert told(words) == ONE[words]
+@in_groups(ONE)
+def test_what_is_told_of_events_in_a_row(cases: dict[str, str]) -> None:
+    check_each(cases, check_row)
+
+
+def check_row(words: str, expected: str) -> None:
+    assert told(words) == expected
 
 
 #: The same with two optimizers.

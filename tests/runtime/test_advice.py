@@ -118,6 +118,12 @@ class Row(nn.Module):
         return x
 
 
+@pytest.fixture(scope="module")
+def measured_row() -> Run:
+    """A run whose memory is measured, for several budgets: most of their work is the recording."""
+    return trained(Row(), torch.randn(192, 8), 1.0, 2, memory=True)
+
+
 @pytest.mark.parametrize(
     ("part", "told"),
     [
@@ -128,8 +134,8 @@ class Row(nn.Module):
         (0.01, ["checkpoint layers (8 modules)", "4 parts"]),
     ],
 )
-def test_what_would_make_a_budget_do(part: float, told: list[str]) -> None:
-    run = trained(Row(), torch.randn(192, 8), 1.0, 2, memory=True)
+def test_what_would_make_a_budget_do(part: float, told: list[str], measured_row: Run) -> None:
+    run = measured_row
     memory = run.memory
     assert memory is not None
     memory.budget = int(memory.peak * part)

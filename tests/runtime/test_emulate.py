@@ -65,6 +65,7 @@ def _backend_flags_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(names, "__allow_nonbracketed_mutation_flag", True)
 
 
+@pytest.mark.instruction_set
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated", "ignore:Using torch.cross without")
 @pytest.mark.skipif(not hasattr(lists(), "TestAutocast"), reason="torch 2.4 does not bring the test along")
 @pytest.mark.parametrize("half", HALVES)
@@ -111,6 +112,7 @@ def dtypes_of(make: Callable[..., torch.Tensor]) -> dict[str, torch.dtype]:
     return {name: compute(make).dtype for name, compute in MORE.items()}
 
 
+@pytest.mark.instruction_set
 @pytest.mark.skipif(
     torch.version.cuda is not None and not torch.cuda.is_available(),
     reason="a build for CUDA asks the driver which kernel of attention to take",
@@ -196,6 +198,7 @@ def cpu_dtypes() -> dict[str, tuple[torch.dtype, ...]]:
     return found
 
 
+@pytest.mark.instruction_set
 def test_plain_cpu_autocast_is_the_same_before_inside_and_after() -> None:
     before = cpu_dtypes()
     with emulate_cuda():
@@ -250,6 +253,7 @@ for step, (images, labels) in enumerate(loader):
 """
 
 
+@pytest.mark.instruction_set
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=["plain", "fused", "foreach"])
 def test_a_recipe_for_cuda_runs_unchanged(options: dict[str, bool]) -> None:
     names: dict[str, Any] = {"OPTIONS": options, "OVERFLOW": 3}
@@ -264,6 +268,7 @@ def test_a_recipe_for_cuda_runs_unchanged(options: dict[str, bool]) -> None:
     assert [state["step"].item() for state in names["second"].state.values()] == [3, 3]
 
 
+@pytest.mark.instruction_set
 def test_training_gets_somewhere_and_its_gradients_are_scaled(cuda: None) -> None:
     model = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 1)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -285,6 +290,7 @@ def test_training_gets_somewhere_and_its_gradients_are_scaled(cuda: None) -> Non
     assert scaler.state_dict()["_growth_tracker"] == 50
 
 
+@pytest.mark.instruction_set
 @pytest.mark.parametrize("half", HALVES)
 def test_gradients_are_those_of_casts_by_hand(cuda: None, half: torch.dtype) -> None:
     first, norm, last = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)
@@ -531,6 +537,7 @@ def test_checkpointing_computes_again_in_the_same_dtypes(cuda: None, reentrant: 
         assert torch.equal(one, other)
 
 
+@pytest.mark.instruction_set
 @pytest.mark.parametrize("region", HALVES)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_give_float16_as_cudnn_does(cuda: None, kind: Any, region: torch.dtype) -> None:
@@ -548,7 +555,7 @@ def test_recurrent_layers_give_float16_as_cudnn_does(cuda: None, kind: Any, regi
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.exhaustive)])
 def test_compiled_models_keep_the_dtypes(cuda: None, backend: str) -> None:
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(4, 4), nn.Softmax(1)).cuda()

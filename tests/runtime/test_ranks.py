@@ -49,7 +49,7 @@ def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
         ),
     ],
 )
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_what_each_rank_finds_is_told_once_with_its_ranks(
     ranks: int, program: Callable[[int], object], code: str, where: str
 ) -> None:
@@ -68,7 +68,7 @@ FULLY_SHARDED = pytest.param(
 
 
 @pytest.mark.parametrize("program", [programs.replicas, FULLY_SHARDED])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_an_overflow_that_all_ranks_see_is_silent(ranks: int, program: Callable[[int], list[float]]) -> None:
     run = distributed(program, ranks)
     run.assert_no_findings()

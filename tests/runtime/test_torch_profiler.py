@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+from pathlib import Path
+
+from warm import run_python
 
 #: A profiler with Python stacks reads the frames of module calls, so a mistake there ends the process.
 PROFILED = """
@@ -23,8 +25,8 @@ with record(model):
 """
 
 
-def test_stacks_of_modules_are_profiled_during_a_recording() -> None:
-    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, check=False)
+def test_stacks_of_modules_are_profiled_during_a_recording(tmp_path: Path) -> None:
+    done = run_python("-c", PROFILED, cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     # Older versions of torch name no modules.
     assert done.stdout.split()[0] == "True"

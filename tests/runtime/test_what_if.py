@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from benchmarking import benchmark
-from samples import sample
 from torch import nn
 from torch.nn import functional
 
@@ -39,21 +38,23 @@ def has_low_lstm() -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "optimizer", "autocast", "fewest"),
-    sample(
-        [
-            ("mlp", "AdamW", False, 11),
-            ("resnet", "AdamW", True, 11),
-            ("weights", "SGD", False, 11),
-            ("weights", "AdamW", False, 11),
-            ("transformer", "AdamW", False, 11),
-            ("gru", "AdamW", False, 9),
-            ("lstm", "AdamW", True, 8),
-            ("unet", "AdamW", False, 13),
-            ("moe", "SGD", False, 11),
-            ("pixels", "AdamW", False, 13),
-        ],
-        2,
-    ),
+    [
+        ("weights", "SGD", False, 11),
+        pytest.param("lstm", "AdamW", True, 8, marks=pytest.mark.instruction_set),
+        ("moe", "SGD", False, 11),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                ("mlp", "AdamW", False, 11),
+                ("resnet", "AdamW", True, 11),
+                ("weights", "AdamW", False, 11),
+                ("transformer", "AdamW", False, 11),
+                ("gru", "AdamW", False, 9),
+                ("unet", "AdamW", False, 13),
+                ("pixels", "AdamW", False, 13),
+            )
+        ),
+    ],
 )
 def test_answers_are_what_the_changed_model_needs(
     program: str, optimizer: str, autocast: bool, fewest: int, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from __future__ import annotations
 from textwrap import dedent, indent
 
 import pytest
+from case_groups import check_each, in_groups
 from marks import marks, places, shown
 
 from pytest_amp_check.static.engine import check_source
@@ -3354,8 +3355,12 @@ def train(model, loader, criterion):
 )
 
 
-@pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
-def test_accumulation(name: str, source: str) -> None:
+@in_groups(CASES)
+def test_accumulation(cases: dict[str, str]) -> None:
+    check_each(cases, check_accumulation)
+
+
+def check_accumulation(name: str, source: str) -> None:
     expected = marks(source)
     assert bool(expected) == name.endswith(("bad", "info")), "the name of the case says the opposite"
     findings = [finding for finding in check_source(source, "train.py") if finding.code not in OTHERS]

@@ -253,7 +253,7 @@ HOSTILE: list[Any] = [None, [], {}, "\x1b[31m", -1, 10**12, True, ["/etc/passwd"
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=reduced(60, 0.4), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_cache_that_says_nonsense(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """With any replaced values in the cache, a run ends and shows valid findings."""
     folder = tmp_path_factory.mktemp("hostile")
@@ -441,8 +441,9 @@ EDITS = st.lists(
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 @given(rounds=st.lists(EDITS, min_size=2, max_size=5), trusting=st.booleans())
-@settings(max_examples=reduced(40, 0.3), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_edits(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, str | None]]], trusting: bool
 ) -> None:

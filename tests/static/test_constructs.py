@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-import pytest
+from case_groups import check_each, in_groups
 from marks import marks, places, shown
 
 from pytest_amp_check import check_source
@@ -774,14 +774,14 @@ def judged(parts: Parts, mark: str) -> None:
     assert places(findings) == marks(source), shown(findings)
 
 
-@pytest.mark.parametrize("parts", UNSCALED.values(), ids=UNSCALED)
-def test_the_gradients_are_unscaled(parts: Parts) -> None:
-    judged(parts, "")
+@in_groups(UNSCALED)
+def test_the_gradients_are_unscaled(cases: dict[str, Parts]) -> None:
+    check_each(cases, lambda _, parts: judged(parts, ""))
 
 
-@pytest.mark.parametrize("parts", SCALED.values(), ids=SCALED)
-def test_the_gradients_may_be_scaled_yet(parts: Parts) -> None:
-    judged(parts, "  # AMP201")
+@in_groups(SCALED)
+def test_the_gradients_may_be_scaled_yet(cases: dict[str, Parts]) -> None:
+    check_each(cases, lambda _, parts: judged(parts, "  # AMP201"))
 
 
 def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:

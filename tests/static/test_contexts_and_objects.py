@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-import pytest
+from case_groups import check_each, in_groups
 from marks import marks, places, shown
 
 from pytest_amp_check import check_source
@@ -1227,7 +1227,11 @@ def train(model, loader, optimizer, limits):
 """
 
 
-@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
-def test_a_program_has_exactly_its_marks(source: str) -> None:
+@in_groups(PROGRAMS)
+def test_a_program_has_exactly_its_marks(cases: dict[str, str]) -> None:
+    check_each(cases, check_marks)
+
+
+def check_marks(name: str, source: str) -> None:
     findings = check_source(source)
     assert places(findings) == marks(source), shown(findings)

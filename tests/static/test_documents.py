@@ -438,6 +438,7 @@ def afraid(source: str) -> str:
     return escaped(notebook(code(source.splitlines(keepends=True)), indent=None))
 
 
+@pytest.mark.exhaustive(every=4)
 @pytest.mark.parametrize("write", [flat, listed, afraid])
 @pytest.mark.parametrize("rule", [c for c, r in RULES.items() if r.detected_by != RUNTIME and c != "AMP903"])
 def test_no_mistake_hides_in_json(tmp_path: Path, rule: str, write: Callable[[str], str]) -> None:

@@ -1612,7 +1612,7 @@ def offered_in(source: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
     sources = [unmarked(rule.bad_example) for rule in RULES.values()]
-    sources += [path.read_text() for path in sample(sorted(FIXTURES.rglob("*.py")), 4, unsafe)]
+    sources += [path.read_text() for path in sample(sorted(FIXTURES.rglob("*.py")), 10, 5 * unsafe)]
     seen: Counter[str] = Counter()
     for source in sources:
         kinds = ("safe", "unsafe") if unsafe else ("safe",)

@@ -10,6 +10,7 @@ from itertools import product
 from textwrap import dedent, indent
 
 import pytest
+from case_groups import check_each, in_groups
 from marks import marks, places, shown
 
 from pytest_amp_check.static.engine import check_source
@@ -3290,8 +3291,12 @@ case(
 )
 
 
-@pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
-def test_flow(name: str, source: str) -> None:
+@in_groups(CASES)
+def test_flow(cases: dict[str, str]) -> None:
+    check_each(cases, check_flow)
+
+
+def check_flow(name: str, source: str) -> None:
     expected = marks(source)
     assert bool(expected) == name.endswith("bad"), "the name of the case says the opposite"
     findings = check_source(source, "train.py")

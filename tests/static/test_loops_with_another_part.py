@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import indent
 
 import pytest
+from case_groups import check_each, in_groups
 
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import check_source
@@ -60,7 +61,8 @@ def found(source: str) -> list[tuple[str, str]]:
 
 
 #: The replaced parts, and the findings: line, and label of the violation.
-LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
+Case = tuple[dict[str, str], list[tuple[str, str]]]
+LOOPS: list[Case] = [
     ({}, []),
     ({"before": "model.half()"}, [("model.half()", "cast:trained-scaled")]),
     ({"before": "model.bfloat16()"}, [("model.bfloat16()", "cast:trained")]),
@@ -1584,8 +1586,13 @@ SHARDS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "expected"), LOOPS)
-def test_a_loop_with_another_part(parts: dict[str, str], expected: list[tuple[str, str]]) -> None:
+@in_groups((f"{number} {case[0]}", case) for number, case in enumerate(LOOPS))
+def test_a_loop_with_another_part(cases: dict[str, Case]) -> None:
+    check_each(cases, check_loop)
+
+
+def check_loop(name: str, case: Case) -> None:
+    parts, expected = case
     assert found(IMPORTS + SHARDED + program(parts)) == expected
 
 

@@ -71,6 +71,7 @@ def test_mutants_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
     """A fixed share of the mutants in a share of the variants is found. The benchmark checks all mutants."""
     tally = tallied(trials(PROGRAMS, VARIANTS, share=share(0.008)), tmp_path)
@@ -79,6 +80,7 @@ def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
     """A quarter of the whole trainers and a share of the other programs have no findings in any variant."""
     trainers = {name: text for name, text in PROGRAMS.items() if name.startswith("trainers")}
@@ -93,6 +95,7 @@ def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_mutants_are_found_across_files(tmp_path: Path) -> None:
     tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=share(0.014)), tmp_path)
     assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"
@@ -100,6 +103,7 @@ def test_mutants_are_found_across_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_variants_of_two_files_without_a_mistake_are_silent(tmp_path: Path) -> None:
     tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=share(0.07), mistakes=False), tmp_path)
     assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"
@@ -139,6 +143,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     torch.set_rng_state(state)
 
 
+@pytest.mark.exhaustive(every=6)
 @pytest.mark.parametrize("name", [name for name in [*VARIANTS, *ACROSS_FILES] if name not in TOLD_APART])
 def test_a_variant_does_what_the_program_does(name: str, alone: Path) -> None:
     """For each variant, two randomly drawn programs print the same before and after."""

@@ -103,6 +103,7 @@ def test_calls_of_torch_are_rewritten() -> None:
     assert with_named_arguments(program) == rewritten
 
 
+@pytest.mark.exhaustive(every=4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_named_arguments_change_nothing(name: str) -> None:
     # Without comments and other line breaks, as the rewritten program.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from case_groups import check_each, in_groups
 
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import check_source
@@ -29,7 +30,8 @@ REGIONS = {
     "out": '"cuda", dtype=torch.float16',
 }
 #: The region, the statements, the label of the last statement's violation ("" for none), and the quoted texts.
-STATEMENTS: list[tuple[str, str, str, list[str]]] = [
+Case = tuple[str, str, str, list[str]]
+STATEMENTS: list[Case] = [
     ("cuda", "y = 1e-8 + out", "epsilon:added", ["1e-08 + out", ".float()"]),
     ("cuda", "y = torch.add(out, 1e-8)", "epsilon:added", ["torch.add(out, 1e-08)", ".float()"]),
     ("cuda", "y = out.add(1e-8)", "epsilon:added", ["out.add(1e-08)", ".float()"]),
@@ -477,8 +479,13 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("region", "statements", "label", "words"), STATEMENTS)
-def test_one_statement(region: str, statements: str, label: str, words: list[str]) -> None:
+@in_groups((f"{number} {case[0]}: {case[1]}", case) for number, case in enumerate(STATEMENTS))
+def test_one_statement(cases: dict[str, Case]) -> None:
+    check_each(cases, check_statement)
+
+
+def check_statement(name: str, case: Case) -> None:
+    region, statements, label, words = case
     indent = "" if region == "out" else "    "
     source = HEAD.format(region=REGIONS[region]) + "".join(f"{indent}{line}\n" for line in statements.split("\n"))
     # Sizes that are unfavorable for Tensor Cores are not tested here.

@@ -249,7 +249,7 @@ def test_a_method_shows_by_itself_what_the_program_of_its_rule_shows(code: str) 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_other_files_withdraw_no_finding(frame: str, tmp_path: Path) -> None:
     lost = {}
-    for code in sample(CODES, 5, list(FRAMES).index(frame)):
+    for code in sample(CODES, 12, list(FRAMES).index(frame)):
         text = in_a_method(RULES[code].bad_example)
         missing = alone(text) - beside(FRAMES[frame], text, tmp_path / code)
         if missing:
@@ -261,7 +261,7 @@ def test_other_files_withdraw_no_finding(frame: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("frame", FRAMES)
 def test_other_files_add_no_finding_to_right_programs(frame: str, tmp_path: Path) -> None:
     wrong = {}
-    for code in sample(CODES, 5, 1 + list(FRAMES).index(frame)):
+    for code in sample(CODES, 12, 5 + list(FRAMES).index(frame)):
         text = in_a_method(RULES[code].good_example)
         extra = beside(FRAMES[frame], text, tmp_path / code) - alone(text)
         if extra:

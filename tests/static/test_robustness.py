@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from marks import places, shown
+from samples import reduced
 
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rules import RULES
@@ -780,13 +781,13 @@ from torch.nn.utils import clip_grad_norm_
 """
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=reduced(80, 0.4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STATEMENTS, min_size=1, max_size=6))
 def test_programs_by_chance_are_read(program: list[str]) -> None:
     codes(HEAD + "\n".join(program) + "\n")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=reduced(40, 0.4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STATEMENTS, min_size=1, max_size=4))
 def test_methods_by_chance_are_read(program: list[str]) -> None:
     rows = indented(indented(program))

@@ -100,6 +100,7 @@ def test_processes_that_tests_start_see_mutants(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     one, again, other = (BITES["sample"](seed, 20, ["static/sources", "static/project"]) for seed in (1, 1, 2))
     assert one.told == again.told != other.told

@@ -14,6 +14,7 @@ KINDS = ["check, SIGTERM", "fix, SIGINT", "fix, SIGKILL", "full disk"]
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked for in /proc, disks are mounted")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_left_is_whole(kind: str) -> None:

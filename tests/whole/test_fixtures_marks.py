@@ -34,6 +34,7 @@ def test_the_names_of_fixtures_are_true() -> None:
         assert {code for _, code in marked} <= set(RULES), script
 
 
+@pytest.mark.exhaustive
 def test_the_tree_as_a_whole_gives_what_its_files_give() -> None:
     """Exception: a file without autocast may be used by a file that enters autocast."""
     report = check_paths([str(FIXTURES)], EVERYTHING)

@@ -87,7 +87,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         random.setstate(python_state)
 
 
-@pytest.mark.parametrize("script", sample(SCRIPTS, 3), ids=name_of)
+@pytest.mark.parametrize("script", sample(SCRIPTS, 6, 1), ids=name_of)
 def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.__version__ < "2.5" and name_of(script) in REFUSED_BY_2_4:
         pytest.skip(REFUSED_BY_2_4[name_of(script)])

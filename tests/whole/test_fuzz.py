@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from benchmarking import benchmark
-from samples import reduced
 
 FUZZ = benchmark("fuzz")
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_slice_of_inputs_that_nobody_would_write() -> None:
-    inputs = reduced(400, 0.5)
+    inputs = 400
     tally = FUZZ["fuzzed"](0, iter(range(inputs)), FUZZ["corpus"]())
     assert [f"{failure.number}: {failure.wrong}" for failure in tally.failures] == []
     assert set(tally.kinds) == {"source", "notebook", "document", "configuration", "cache"}

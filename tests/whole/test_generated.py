@@ -13,7 +13,6 @@ import torch
 from agreement import SEEN_BY_RUNS, SEEN_IN_SOURCE, recorded, traced, verdict
 from grammar import SETUP, programs
 from marks import MISTAKES, marks, places, shown
-from samples import reduced
 
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS
@@ -22,7 +21,7 @@ from pytest_amp_check.static.settings import Settings
 
 #: A fixed sample; ``benchmarks/generated.py`` checks other programs.
 seeded = settings(
-    max_examples=reduced(120, 0.4),
+    max_examples=120,
     derandomize=True,
     database=None,
     deadline=None,
@@ -32,6 +31,7 @@ seeded = settings(
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 @seeded
 @given(programs())
 def test_both_readers_agree_on_generated_programs(tmp_path_factory: pytest.TempPathFactory, source: str) -> None:

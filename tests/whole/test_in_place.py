@@ -235,6 +235,7 @@ def test_every_edit_of_the_table_is_tried() -> None:
     assert sorted(tried) == sorted([*IN_PLACE, *FOREACH_IN_PLACE])
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize(("name", "statement", "rule"), STATEMENTS, ids=[name for name, _, _ in STATEMENTS])
 def test_an_edit_of_scaled_gradients(name: str, statement: str, rule: str, tmp_path: Path) -> None:
     in_source, in_a_run = said(statement, "pass", tmp_path / "script.py")
@@ -249,6 +250,7 @@ def test_an_edit_by_what_its_number_is(statement: str, rule: str, tmp_path: Path
     assert in_a_run == in_source
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize(("name", "statement", "rule"), FEWER_STATEMENTS, ids=[name for name, _, _ in FEWER_STATEMENTS])
 def test_an_edit_of_unscaled_gradients(name: str, statement: str, rule: str, tmp_path: Path) -> None:
     in_source, in_a_run = said(statement, "scaler.unscale_(optimizer)", tmp_path / "script.py")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from benchmarking import BENCHMARKS, benchmark
-from samples import EXHAUSTIVE
 from warm import RECORDER, TORCH, run_module, run_python
 
 torch = pytest.importorskip("torch")
@@ -53,6 +52,7 @@ def change(path: Path, before: str, after: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     done = run("--dry-run", "--only", "dtypes,speed", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,8 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", sorted(KIT["PARTS"].keys() - {"dtypes", "speed"}) if EXHAUSTIVE else ["harm"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", sorted(KIT["PARTS"].keys() - {"dtypes", "speed"}))
 def test_what_each_other_part_claims_holds_in_a_dry_run(part: str, tmp_path: Path) -> None:
     done = run("--dry-run", "--only", part, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -82,6 +83,7 @@ def test_what_each_other_part_claims_holds_in_a_dry_run(part: str, tmp_path: Pat
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     policies = next((checkout / "pytest_amp_check" / "protocol").rglob("optable.py"))
     change(policies, " softplus ", " ")
@@ -95,6 +97,7 @@ def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path: Path) -> None:
     change(checkout / "benchmarks" / "on_gpu.py", '"harm": Part(25,', '"harm": Part(2,')
     row = {"kind": "harm", "what": "AMP201", "agrees": True}
@@ -112,6 +115,7 @@ def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path:
     assert "holds  speedup-unavailable" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_part_that_raises_is_said(checkout: Path) -> None:
     (checkout / "benchmarks" / "gpu" / "speed.py").write_text("def rows(*, dry):\n    raise OSError('no such thing')\n")
     done = run("--dry-run", "--only", "speed", root=checkout)

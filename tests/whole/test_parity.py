@@ -45,7 +45,7 @@ LOOK_ALIKES = sample(
         for number in range(len(negative_examples(rule)))
         if rule.detected_by != STATIC
     ],
-    2,
+    6,
 )
 
 #: Findings whose two messages cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
@@ -91,6 +91,7 @@ def said_equally(name: str, run: Recorded, source: str) -> int:
     return compared
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_run_of_a_fixture_finds_exactly_what_it_marks(name: str) -> None:
     """Analyzer and recorder also have the same messages, which is checked here because each run takes time."""

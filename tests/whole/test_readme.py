@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from benchmarking import benchmark
 from marks import marks
-from warm import run_module, run_pytest
+from warm import run_command, run_module, run_pytest
 
 from pytest_amp_check.frontends import cli
 from pytest_amp_check.frontends.formats import FORMATS
@@ -210,9 +210,7 @@ def test_the_page_on_adopting_works_as_it_is_written(tmp_path: Path, monkeypatch
     ended: list[tuple[str, int]] = []
     for line in filter(None, page.splitlines()):
         words = shlex.split(line, comments=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest_amp_check", *words[1:]], cwd=tmp_path, capture_output=True, encoding="utf-8"
-        )
+        done = run_command(*words[1:], cwd=tmp_path)
         assert "error:" not in done.stderr, line
         ended.append((words[2] if len(words) > 3 else "", done.returncode))
     assert ended == [

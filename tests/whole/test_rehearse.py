@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from benchmarking import benchmark
-from samples import EXHAUSTIVE
 
 pytest.importorskip("hatchling")
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.skipif(not EXHAUSTIVE, reason="EXHAUSTIVE_TESTS=1 builds a whole release, as the checklist does")
+@pytest.mark.exhaustive
 def test_a_release_is_built_and_tried(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, str(SCRIPT), "--into", str(tmp_path / "dist")]
@@ -40,6 +39,7 @@ def test_a_release_is_built_and_tried(tmp_path: Path) -> None:
     assert "is not empty" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:
     script = benchmark("rehearse")
     with pytest.raises(script["Failed"], match=r"^the tag v9.9.9 is not v\d+\.\d+\.\d+, the version of the package$"):

@@ -37,18 +37,18 @@ def read(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("schema", "path"),
+    ("schema", "paths"),
     [
-        *(("vendor.github-workflows", path) for path in WORKFLOWS),
-        *(("vendor.github-issue-forms", path) for path in FORMS),
-        ("vendor.github-issue-config", HOST / "ISSUE_TEMPLATE" / "config.yml"),
-        ("vendor.dependabot", HOST / "dependabot.yml"),
+        ("vendor.github-workflows", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [HOST / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("vendor.dependabot", [HOST / "dependabot.yml"]),
     ],
-    ids=lambda value: value.name if isinstance(value, Path) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_files_for_github_keep_to_their_schemas(schema: str, path: Path) -> None:
+def test_the_files_for_github_keep_to_their_schemas(schema: str, paths: list[Path]) -> None:
     pytest.importorskip("check_jsonschema")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -73,7 +73,16 @@ def test_actionlint_finds_nothing(path: Path) -> None:
 
 
 def test_there_are_workflows_for_tests_documentation_and_releases() -> None:
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "publish.yml"]
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "exhaustive.yml", "publish.yml"]
+
+
+def test_every_case_is_tested_each_week() -> None:
+    declared = read(HOST / "workflows" / "exhaustive.yml")
+    (time,) = declared["on"]["schedule"]
+    assert re.fullmatch(r"\d+ \d+ \* \* \d", time["cron"])
+    (job,) = declared["jobs"].values()
+    (run,) = (step for step in job["steps"] if "pytest" in step.get("run", "").split())
+    assert run["env"] == {"EXHAUSTIVE_TESTS": "1"}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from regex_steps import Pattern, TooMany
+from samples import EXHAUSTIVE
 
 import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES
@@ -82,6 +83,8 @@ BOUNDED: dict[str | bytes, str] = {
 }
 #: Largest ratio of the steps for the second half of an input to the steps for the first half.
 LINEAR = 2.5
+#: Repetitions in the three inputs. Twice as many take twice the time, and have the same verdicts.
+REPETITIONS = (12, 24, 48) if EXHAUSTIVE else (6, 12, 24)
 
 
 class Use(NamedTuple):
@@ -142,7 +145,7 @@ def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False)
     worst = (0.0, "")
     for start, pump, end in dict.fromkeys(counted.inputs()):
         try:
-            least, middle, most = (steps(start + pump * times + end) for times in (12, 24, 48))
+            least, middle, most = (steps(start + pump * times + end) for times in REPETITIONS)
         except TooMany:
             return float("inf"), start + pump * 2 + end
         worst = max(worst, ((most - middle) / max(middle - least, 1), start + pump * 2 + end))
