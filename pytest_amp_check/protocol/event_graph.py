@@ -19,7 +19,8 @@ class Predicate:
     """A condition of a branch. A path assumes the truth once and keeps it.
 
     ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
-    predicate that is already true for the first microbatch. ``trailing_microbatches``: number of microbatches after the
+    predicate that is already true for the first microbatch. ``is_one_short``: one that counts the first as the second.
+    ``trailing_microbatches``: number of microbatches after the
     last microbatch with a true predicate, and the total number, if both are known. ``eventual_truth``: truth for large
     counters, if the predicate compares a counter. ``eventually_excluded``: truth that is impossible for large counters,
     if known.
@@ -40,6 +41,7 @@ class Predicate:
         "implications",
         "is_flag",
         "is_off_by_one",
+        "is_one_short",
         "is_window_predicate",
         "key",
         "other_sites",
@@ -59,6 +61,7 @@ class Predicate:
         self.site_guards: tuple[Guards, ...] = ()
         self.is_window_predicate = False
         self.is_off_by_one = False
+        self.is_one_short = False
         self.trailing_microbatches: tuple[int, int] | None = None
         self.eventual_truth: bool | None = None
         self.eventually_excluded: bool | None = None

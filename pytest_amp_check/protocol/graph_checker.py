@@ -23,12 +23,12 @@ from .findings_builder import (
 )
 from .graph_exploration import GraphExplorer
 from .graph_findings import (
-    describe_off_by_one,
+    describe_first_window,
     describe_trailing,
     find_clips_without_scaler,
-    find_off_by_one,
     find_running_divisors,
     find_scalers_made_per_call,
+    find_short_first_windows,
     find_trailing_windows,
 )
 from .guards import decided_guards
@@ -149,9 +149,9 @@ class _GraphChecker(GraphExplorer):
                 self.was_widened = True
                 yield from self._report_violations()
                 self.explore_widened()
-        for test in find_off_by_one(self):
+        for label, test in find_short_first_windows(self):
             if test.site is not None:
-                yield make_finding("window:off-by-one", test.site, [], describe_off_by_one(test), ())
+                yield make_finding(label, test.site, [], describe_first_window(test), ())
         yield from find_running_divisors(self)
         yield from find_scalers_made_per_call(self)
         yield from find_clips_without_scaler(self)

@@ -15,17 +15,20 @@ from .message_templates import describe_event
 from .source_text import count_from_one
 
 
-def find_off_by_one(summary: GraphSummary) -> Iterator[Predicate]:
-    """Yield window predicates that are already true for the first microbatch."""
+def find_short_first_windows(summary: GraphSummary) -> Iterator[tuple[str, Predicate]]:
+    """Yield window predicates whose first window has a single micro-batch, or one less than the others.
+
+    Each comes with the label of its violation.
+    """
     for key in summary.window_predicates:
         test = summary.graph.predicates[key]
         if (
-            test.is_off_by_one
+            (test.is_off_by_one or test.is_one_short)
             and summary.window_predicates[key]
             and key in summary.accumulating_windows
             and key not in summary.delayed_step_predicates
         ):
-            yield test
+            yield "window:off-by-one" if test.is_off_by_one else "window:one-short", test
 
 
 def find_running_divisors(summary: GraphSummary) -> Iterator[Finding]:
@@ -140,7 +143,7 @@ def describe_trailing(test: Predicate) -> dict[str, str]:
     return {"window": str(test.text), "left": f"{number} {iterations} micro-batches"}
 
 
-def describe_off_by_one(test: Predicate) -> dict[str, str]:
-    """Return the values for a window predicate that is already true for the first micro-batch."""
+def describe_first_window(test: Predicate) -> dict[str, str]:
+    """Return the values for a window predicate whose first window is short."""
     window = str(test.text)
     return {"window": window, "one_based": count_from_one(window)}

@@ -78,6 +78,9 @@ def import_what_it_needs(source: str) -> None:
     """Skip the test if a framework of the example is not installed."""
     for name in re.findall(r"^(?:from|import) (\w+)", f"import torch\n{source}", re.MULTILINE):
         pytest.importorskip(name)
+    if "accelerate" in source:
+        # An earlier test of this process may have chosen another precision.
+        importlib.import_module("accelerate.state").AcceleratorState._reset_state(True)
 
 
 def modules_of(family: str) -> list[Path]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from agreement import check_script
+
+
+@pytest.fixture(autouse=True)
+def _without_compiled_code() -> None:
+    """Forget what earlier tests of this process compiled: the recorder watches no bounds beside compiled code."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
 
 FUNCTIONS = """\
 import torch

@@ -218,7 +218,7 @@ def test_an_update_in_each_step_comes_too_early(tmp_path: Path, monkeypatch: pyt
     ((line, code, message),) = found(tmp_path, monkeypatch, ACCELERATED.format(steps=TOGETHER))
     assert (line, code) == (14, "AMP207")
     assert message == (
-        "accelerate updates its one loss scale in each step, but the optimizer still holds gradients of the old "
+        "accelerate updates its one loss scale in each step, but `second` still holds gradients of the old "
         "scale: let each `optimizer.step()` follow its own `accelerator.backward()`, before "
         "the next one"
     )

@@ -67,7 +67,7 @@ def test_apex_names_the_copies() -> None:
     (finding,) = check_source(text)
     assert finding.message == (
         "`nn.utils.clip_grad_norm_` has no effect, because opt_level O2 of apex steps float32 copies of these "
-        "parameters: pass `amp.master_params(optimizer)` to it in their place"
+        "parameters: pass `amp.master_params(first)` to it in their place"
     )
 
 
@@ -169,5 +169,5 @@ def test_apex_has_state_that_checkpoints_need(initialized: str, backward: str, m
     source = CHECKPOINT.format(initialized=initialized, backward=backward, more=more or "pass")
     findings = [finding for finding in check_source(source) if finding.code in ("AMP401", "AMP402")]
     assert [finding.code for finding in findings] == codes
-    assert all("`amp.state_dict()`" in finding.message for finding in findings)
+    assert all("amp.state_dict()`" in finding.message for finding in findings)
     assert all(finding.line == 5 for finding in findings)

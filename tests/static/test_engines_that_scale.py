@@ -150,7 +150,12 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
             "\nacc.backward(loss)\nopt.step()"
         ),
         "bce@region",
-        ["F.binary_cross_entropy", "binary_cross_entropy_with_logits"],
+        [
+            "F.binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "model(x).float()",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     (
         "accelerate",
@@ -160,7 +165,12 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
             "\nacc.backward(loss)\nopt.step()"
         ),
         "bce@region",
-        ["F.binary_cross_entropy", "binary_cross_entropy_with_logits"],
+        [
+            "F.binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "model(x).float()",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     (
         "accelerate",
@@ -309,7 +319,12 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
             "\nfabric.backward(loss)\nopt.step()"
         ),
         "bce@region",
-        ["F.binary_cross_entropy", "binary_cross_entropy_with_logits"],
+        [
+            "F.binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "model(x).float()",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
 ]
 

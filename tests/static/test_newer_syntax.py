@@ -197,6 +197,8 @@ def test_nodes_and_fields_that_no_python_has_yet_are_unknown_where_they_stand(mo
 
     def parse_future(*args: object, **more: object) -> ast.AST:
         tree = parse(*args, **more)  # type: ignore[call-overload]
+        if more:
+            return tree  # type: ignore[no-any-return]  # a text of a message
         body = [FromTheFuture().visit(each) for each in tree.body[1:3]]
         changed.extend(body)
         tree.body[1:3] = body

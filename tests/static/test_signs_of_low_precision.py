@@ -35,7 +35,7 @@ from pytest_amp_check.static.sources.source_files import load_bytes
         ("autocast(flag, False)", True),
         ("autocast(enabled=flag)", True),
         ("autocast('cuda', other=False)", True),
-        ("autocast('cuda', torch.float16, False)", True),
+        ("autocast('cuda', torch.float16, False)", False),
         ("autocast(False)", False),
         ("autocast('cuda', enabled=False)", False),
         ("is_autocast_enabled()", False),

@@ -6,6 +6,7 @@ import ast
 import os
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trees import write
@@ -396,9 +397,10 @@ def test_the_nearest_file_of_a_name_is_meant(
 def test_a_star_import_parses_only_files_with_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse, parsed = ast.parse, set[str]()
 
-    def record(text: str) -> ast.Module:
+    def record(text: str, **more: Any) -> ast.AST:
         parsed.add(text)
-        return parse(text)
+        made: ast.AST = parse(text, **more)
+        return made
 
     package = "from .first import *\nfrom .second import *\n"
     files = {"kit/__init__.py": package, "kit/first.py": "optimizer = 1\n", "kit/second.py": SCALED}

@@ -171,7 +171,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "backward@region",
         loop(FED.replace("gs.scale(err).backward()", "    gs.scale(err).backward()  # !"), STEP),
-        ["gs.scale(err).backward", "no_sync()"],
+        ["gs.scale(err).backward", 'with torch.autocast("cuda", enabled=False):'],
     ),
     (
         "state@stepped",
@@ -188,7 +188,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         "opt.load_state_dict(torch.load('x.pt')['optimizer'])\n"
         + loop(FED, STEP)
         + "torch.save({'m': net.state_dict(), 'o': opt.state_dict()}, 'x.pt')  # !\n",
-        ["opt", "gs", "gs.state_dict()", "gs.load_state_dict()"],
+        ["opt", "gs", '"scaler": gs.state_dict()', "gs.load_state_dict()"],
     ),
     (
         "scheduler:skipped",
@@ -245,27 +245,37 @@ LOOPS: list[tuple[str, str, list[str]]] = [
             "err = F.cross_entropy(out, y)  # !\ngs.scale(err).backward()",
             STEP,
         ),
-        ["F.cross_entropy", "out", ".float()"],
+        ["F.cross_entropy", "out.float()"],
     ),
     (
         "scale@no-autocast",
         loop("opt.zero_grad()\nerr = F.mse_loss(net(x), y)  # !\ngs.scale(err).backward()", STEP),
-        ["gs", "torch.autocast"],
+        ["gs", "net", 'with torch.autocast("cuda"):'],
     ),
     (
         "scale:bf16",
         loop(FED.replace('"cuda"', '"cuda", dtype=torch.bfloat16').replace("ward()", "ward()  # !"), STEP),
-        ["gs", "enabled=(dtype == torch.float16)"],
+        ["gs", "enabled=False"],
     ),
     (
         "bce@region",
         loop(FED.replace("F.mse_loss(net(x), y)", "F.binary_cross_entropy(net(x).sigmoid(), y)  # !"), STEP),
-        ["F.binary_cross_entropy", "binary_cross_entropy_with_logits"],
+        [
+            "F.binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "net(x).sigmoid().float()",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     (
         "bce@region",
         "crit = nn.BCELoss()\n" + loop(FED.replace("F.mse_loss(net(x), y)", "crit(net(x).sigmoid(), y)  # !"), STEP),
-        ["crit", "binary_cross_entropy_with_logits"],
+        [
+            "crit",
+            "binary_cross_entropy_with_logits",
+            "net(x).sigmoid().float()",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     (
         "epsilon:added",

@@ -340,6 +340,7 @@ INDEX: tuple[Listing, ...] = (
             "zero:in-loop",
             "clip@window",
             "window:off-by-one",
+            "window:one-short",
             "window:single",
             "window:unused",
             "window:running-divisor",

@@ -303,7 +303,11 @@ def _remainder_formula(
         # Neighbouring counts have the same remainder only in windows of one.
         for pair in (ahead - 1, ahead):
             _exclude_other_constants(interp, ("neighbours", question[1], question[3], pair), test.key)
-    test.is_off_by_one = base.count.first_value is not None and base.count.first_value + offset - remainder == 0
+    first = base.count.first_value
+    test.is_off_by_one = first is not None and first + offset - remainder == 0
+    # A start that the program resumes from is taken for the end of a window.
+    begins = first if first is not None else base.count.added_to_start
+    test.is_one_short = begins is not None and begins + offset - remainder == 2
     if known and isinstance(base, UnknownValue) and base.count.is_loop_index and base.count.first_value is not None:
         test.trailing_microbatches = _trailing_microbatches(
             interp, base, base.count.first_value + offset - remainder, known

@@ -44,7 +44,7 @@ from .arguments import find_tensors, first_or_named, literal_value, object_ref_o
 from .devices import device_text_of
 from .gradients import emit_grad_read
 from .losses import is_unevenly_scaled
-from .syntax_queries import first_argument
+from .syntax_queries import constant_of_node, first_argument, keywords_of, operands_of
 
 #: Class names for ``isinstance``: a value known to be a dict, a list or a tuple is an instance of every class in its
 #: set.
@@ -74,6 +74,8 @@ def _call_range(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     first = args[0] if args else NONE
     made = _make_counter(interp, "enumerate", args, first_or_named(args[1:], keywords, "start") or Const(0))
+    if made.count.first_value is None:
+        made.count = made.count._replace(added_to_start=_find_added_number(node))
     made.microbatches = first.microbatches
     interp.file_data(EnumerateIterables)[made.key] = first
     length = interp.file_data(ItemCounts).length_of(first)
@@ -83,6 +85,17 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
         # The number of items, as the code would ask for it.
         _record_end(interp, made, structural_unknown(interp, Operation.CALL, (first,), "len", "len"), Const(1))
     return made
+
+
+def _find_added_number(node: ast.AST) -> int | None:
+    """Return the number that the start of an enumeration adds to another number, or None for another start."""
+    arguments = node.args if isinstance(node, ast.Call) else []
+    start = keywords_of(node).get("start", arguments[1] if len(arguments) > 1 else None)
+    for side in operands_of(start, ast.Add):
+        number = constant_of_node(side)
+        if isinstance(number, int):
+            return number
+    return None
 
 
 def _record_end(interp: Interpreter, made: UnknownValue, end: Value, step: Value) -> None:

@@ -324,7 +324,7 @@ def disables_autocast(node: ast.expr) -> bool:
     if "autocast" not in name:
         return False
     dtype = given.get("dtype", node.args[1] if len(node.args) > 1 else None)
-    return _is_disabled_call(node) or tail_name(dtype or node) in ("float32", "float64")
+    return _is_disabled_call(node) or tail_name(dtype or node) in ("float", "float32", "float64", "double")
 
 
 def _called_names(nodes: Iterable[ast.AST]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, ScalerStep, Step, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, INFO, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
 from ...source_text import count_from_one
 
 _LABELS = {
@@ -68,6 +68,12 @@ RULE = Rule(
             "count from one, as in `{one_based}`",
             WARNING,
             effect="one step of each epoch is too small, and a rest of micro-batches is left at the end; no error",
+        ),
+        "window:one-short": ViolationKind(
+            "`{window}` counts the first micro-batch as the second, so the first window has one less than the others: "
+            "begin the count one lower",
+            INFO,
+            effect="the first step of each epoch lacks one micro-batch, and one is left over at the end; no error",
         ),
         "window:single": ViolationKind(
             "`{engine}.accumulate()` ends a window with each micro-batch, because `{call}` got no "

@@ -85,7 +85,11 @@ def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> 
         if isinstance(value, UnknownValue) and value.key in notes:
             notes[made.key] = notes[value.key]
     made.count = made.count._replace(
-        is_counter=True, is_iteration_count=True, is_loop_index=True, first_value=value.count.first_value
+        is_counter=True,
+        is_iteration_count=True,
+        is_loop_index=True,
+        first_value=value.count.first_value,
+        added_to_start=value.count.added_to_start,
     )
     return made
 

@@ -49,6 +49,7 @@ class Count(NamedTuple):
     """How a value counts iterations.
 
     is_counter           a loop counts this number; ``first_value`` is the first number, if known
+    added_to_start       number that the code adds to an unknown first number, as in ``start=done + 1``
     is_iteration_count   the counter is the number of iterations so far, except for a constant
     is_loop_index        the loop itself assigns the counter, as ``range`` does
     offset               number added to ``base``, the value without an offset; None for the value itself
@@ -57,6 +58,7 @@ class Count(NamedTuple):
 
     is_counter: bool = False
     first_value: int | None = None
+    added_to_start: int | None = None
     is_iteration_count: bool = False
     is_loop_index: bool = False
     offset: int = 0
