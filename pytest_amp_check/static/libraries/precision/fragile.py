@@ -66,9 +66,13 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
 def check_exponential(
     interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST, sides: tuple[ast.expr, ast.expr]
 ) -> None:
-    """Report the difference of an exponential and one, in which small exponents cancel."""
-    for fact, other in ((left, sides[1]), (right, sides[0])):
-        if EXPONENTIAL in fact.traits and fact.is_low and constant_of_node(other) == 1:
+    """Report the difference of an exponential and one, in which small exponents cancel.
+
+    The expression must show the exponential: the exponent of a ratio from elsewhere is often not at hand.
+    """
+    for fact, side, other in ((left, sides[0], sides[1]), (right, sides[1], sides[0])):
+        is_shown = isinstance(side, ast.Call) and last_name(side.func) == "exp"
+        if is_shown and EXPONENTIAL in fact.traits and fact.is_low and constant_of_node(other) == 1:
             emit_once(interp, e.FragileMath, node, fact, how="exp-complement", names={"call": SourceText(node)})
 
 
