@@ -20,10 +20,9 @@ class Predicate:
 
     ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
     predicate that is already true for the first microbatch. ``is_one_short``: one that counts the first as the second.
-    ``trailing_microbatches``: number of microbatches after the
-    last microbatch with a true predicate, and the total number, if both are known. ``eventual_truth``: truth for large
-    counters, if the predicate compares a counter. ``eventually_excluded``: truth that is impossible for large counters,
-    if known.
+    ``trailing_microbatches``: number of microbatches after the last microbatch with a true predicate, and the total
+    number, if both are known. ``eventual_truth``: truth for large counters, if the predicate compares a counter.
+    ``eventually_excluded``: truth that is impossible for large counters, if known.
 
     ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
     tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.

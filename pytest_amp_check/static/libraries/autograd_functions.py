@@ -9,6 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, access_text, find_access_path
 from ..interpreter.classes import method_of, role_of
 from ..interpreter.dtypes import WEIGHTED, is_low
@@ -95,11 +96,16 @@ def _check_received_gradient(interp: Interpreter, cls: Class) -> None:
     if not received or not read.isdisjoint(received) or getattr(backward.node.args, "vararg", None) is not None:
         return
     if any(_may_be_gradient(part) for value in returned for part in elements_of(value) or [value]):
-        outer, interp.state.frame = interp.state.frame, globals_of(interp, backward.module)
-        site = interp.site_of(backward.node)
-        interp.state.frame = outer
         names = {"function": cls.name, "gradient": received[0]}
-        interp.emit_at(e.GradientIgnored(site, None, names=names))
+        interp.emit_at(e.GradientIgnored(_site_of_method(interp, backward), None, names=names))
+
+
+def _site_of_method(interp: Interpreter, method: Function) -> Site:
+    """Return the location of a method, which may be in another file than the analyzed code."""
+    outer, interp.state.frame = interp.state.frame, globals_of(interp, method.module)
+    site = interp.site_of(method.node)
+    interp.state.frame = outer
+    return site
 
 
 def _may_be_gradient(returned: ast.expr) -> bool:
@@ -124,9 +130,7 @@ def _check_applied(interp: Interpreter, cls: Class, args: Args) -> None:
 
 
 def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw, *, assumed: bool = False) -> None:
-    outer, interp.state.frame = interp.state.frame, globals_of(interp, flaw.method.module)
-    site = interp.site_of(flaw.method.node)
-    interp.state.frame = outer
+    site = _site_of_method(interp, flaw.method)
     names = {
         "function": cls.name,
         "call": SourceText(flaw.unanalyzed_call.func) if flaw.unanalyzed_call is not None else "",

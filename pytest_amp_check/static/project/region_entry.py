@@ -308,10 +308,19 @@ def _with_gradients(root: ast.AST) -> list[ast.AST]:
 def _is_disabled_call(call: ast.Call) -> bool:
     """Return True if a call passes ``enabled=False``, or False by position.
 
-    ``torch.cuda.amp.autocast`` takes it first, ``torch.autocast`` behind the device and the dtype.
+    ``torch.cuda.amp.autocast`` takes it first, ``torch.autocast`` behind the device and the dtype. The third argument
+    of the former is about the cache.
     """
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:3:2]
+    takes_device = any(_is_device(argument) for argument in call.args[:1])
+    place = slice(2, 3) if takes_device else slice(1)
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[place]
     return any(isinstance(value, ast.Constant) and value.value is False for value in given)
+
+
+def _is_device(argument: ast.expr) -> bool:
+    """Return True for an argument that is a text, or that is named as a device."""
+    is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    return is_text or "device" in tail_name(argument)
 
 
 def disables_autocast(node: ast.expr) -> bool:

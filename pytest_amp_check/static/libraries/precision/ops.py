@@ -43,6 +43,7 @@ from ...interpreter.dtypes import (
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
+from ...project.syntax import is_same_syntax
 from ..syntax_queries import (
     constant_of_node,
     elements_of,
@@ -301,7 +302,7 @@ def _find_squared(squares: ast.expr | None) -> ast.expr | None:
     if isinstance(squares, ast.BinOp) and isinstance(squares.op, ast.Pow):
         return squares.left
     if isinstance(squares, ast.BinOp) and isinstance(squares.op, ast.Mult):
-        return squares.left if ast.dump(squares.left) == ast.dump(squares.right) else None
+        return squares.left if is_same_syntax(squares.left, squares.right) else None
     if isinstance(squares, ast.Call) and last_name(squares.func) in ("pow", "square"):
         owner = receiver_of(squares)
         return first_argument(squares) if owner is None or access_text(owner) == "torch" else owner
