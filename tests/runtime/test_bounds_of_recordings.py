@@ -194,31 +194,6 @@ def test_a_copy_of_low_weights_is_no_other_trained_weight(keeps: bool, is_found:
     assert [label for label, _ in found(train)] == ["before:trained"] * is_found
 
 
-@pytest.mark.parametrize(("skips", "is_found"), [(7, True), (8, False)])
-def test_an_average_is_sought_after_eight_skipped_steps(skips: int, is_found: bool) -> None:
-    of = training(scale=2.0**12)
-    average = torch.zeros(4, 4)
-
-    def train() -> None:
-        for i in range(3 * skips + 3):
-            run_backward(of)
-            if i % 3 == 0:
-                of.model.weight.grad[0, 0] = float("inf")
-            make_step(of)
-            if i >= 3 * skips:
-                with torch.no_grad():
-                    average.lerp_(of.model.weight, 0.1)
-
-    with record() as run:
-        train()
-    assert run.failure is None
-    message = (
-        "`average.lerp_` runs although the step of `of.optimizer` was skipped: call it only if "
-        "`of.scaler.get_scale()` did not fall in `of.scaler.update()`"
-    )
-    assert [finding.message for finding in run.findings] == [message] * is_found
-
-
 @pytest.mark.parametrize(("counts", "is_found"), [(63, True), (64, False)])
 def test_counts_are_examined_up_to_a_number(counts: int, is_found: bool) -> None:
     where, source = torch.zeros(300, dtype=torch.int64), torch.ones(300, dtype=BFLOAT16)

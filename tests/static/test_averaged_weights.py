@@ -50,6 +50,15 @@ RIGHT = {
         + "    if scaler.get_scale() >= before:\n"
         + "        average.update_parameters(model)\n"
     ),
+    "an exponential average": STEPS.replace(
+        "AveragedModel(model)",
+        "AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))",
+    )
+    + "    average.update_parameters(model)\n",
+    "an average by another function": STEPS.replace(
+        "AveragedModel(model)", "AveragedModel(model, avg_fn=lambda old, new, count: 0.9 * old + 0.1 * new)"
+    )
+    + "    average.update_parameters(model)\n",
     "once an epoch": STEPS + "average.update_parameters(model)\n",
     "a model that nothing trains": STEPS + "    average.update_parameters(nn.Linear(8, 2))\n",
     "without a scaler": (

@@ -1757,6 +1757,27 @@ SKIPPED = (
 )
 NOT_SKIPPED = (
     Program(
+        "an exponential average of weights, which moves towards the same weights again",
+        "S33",
+        BESIDE.format(
+            before="average = torch.optim.swa_utils.AveragedModel(\n"
+            "    model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)\n)",
+            beside=STEPS.format(mark="") + "    average.update_parameters(model)\n",
+        ),
+        shows="average.n_averaged.item() == 4",
+    ),
+    Program(
+        "a momentum encoder, which moves towards the same weights again",
+        "S33",
+        BESIDE.format(
+            before="import copy\nfollower = copy.deepcopy(model).requires_grad_(False)",
+            beside=STEPS.format(mark="")
+            + "    for kept, p in zip(follower.parameters(), model.parameters()):\n"
+            + "        kept.data.mul_(0.9).add_(p.data, alpha=0.1)\n",
+        ),
+        shows="any(not torch.equal(p, q) for p, q in zip(follower.parameters(), model.parameters()))",
+    ),
+    Program(
         "weights that are averaged where the optimizer has stepped",
         "S33",
         BESIDE.format(

@@ -106,8 +106,6 @@ class Recording:
         self.backward_depth = 0
         #: True if in-place changes of tensors may be relevant now.
         self.watches_tensors = False
-        #: True if in-place changes are relevant because code may average weights after a skipped step.
-        self.watches_after_skip = False
         #: Cache of answers about the source code at a location.
         self._source_answers: dict[tuple[Callable[[Site], object], Site], Any] = {}
         self.program.attributes.enters_autocast = False
@@ -132,8 +130,8 @@ class Recording:
         return result
 
     def update_watching(self) -> None:
-        """Watch in-place changes inside of regions, while gradients are scaled or unscaled, and after a skip."""
-        watches = bool(self.regions) or self.watches_after_skip
+        """Watch in-place changes inside of regions, and while gradients are scaled or unscaled."""
+        watches = bool(self.regions)
         if not watches:
             for tracked in self.registry.optimizers.values():
                 if tracked.is_scaled or tracked.is_unscaled:

@@ -55,6 +55,9 @@ OF_TENSORS = (
     .union(*OPS.values())
 )
 
+#: Arguments of ``AveragedModel`` that replace the mean of all weights, as exponential averages do.
+_AVERAGE_FUNCTIONS = frozenset({"avg_fn", "multi_avg_fn"})
+
 #: Attributes of tensors that modules lack.
 _OF_TENSORS_ALONE = frozenset(
     "shape size dim ndim numel view reshape permute transpose unsqueeze squeeze numpy detach item".split()
@@ -271,7 +274,13 @@ def _call_scheduler_step(
 def _call_update_parameters(
     interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    """Emit the update of a weight average, as in ``AveragedModel``."""
+    """Emit the update of a weight average, as in ``AveragedModel``.
+
+    An exponential average moves towards the weights as they are, so a skipped step does it no harm.
+    """
+    makes = [call for call in find_nodes(interp.module.tree, ast.Call) if last_name(call.func) == "AveragedModel"]
+    if any(each.arg in _AVERAGE_FUNCTIONS for call in makes for each in call.keywords):
+        return None
     model = object_ref_of(first_or_named(args, keywords, "model"), "module")
     trained_by = None if model is None else find_updating_optimizers(interp, frozenset({model.tracked_object.key}))
     if trained_by is not None and len(trained_by) == 1:

@@ -79,12 +79,13 @@ A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all step
 most, because the first overflows happen there. Inside an accumulation window the schedule runs too fast, by the number
 of micro-batches in the window. torch warns only if the very first step is skipped, and never with a fused optimizer.
 The return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
-Other actions that follow a step go on as well. An average of the weights, from torch or written by hand, counts them
-once more. The hooks of a fused optimizer run, because its `step` runs even when it is skipped. In local SGD, processes
-step on their own gradients and average their weights now and then, so each process skips alone. An averager that is
-called beside `scaler.step` then averages weights of different numbers of steps. `PostLocalSGDOptimizer` averages in its
-own step: the process that skips leaves the average out, and the others wait. A run with a skipped step reports these
-cases, and a schedule that has moved on, even if the rule is not selected.
+Other actions that follow a step go on as well. An equal average of the weights (`AveragedModel`) counts them once more.
+An exponential average and a momentum encoder are not reported: they move towards the weights as they are. The hooks of
+a fused optimizer run, because its `step` runs even when it is skipped. In local SGD, processes step on their own
+gradients and average their weights now and then, so each process skips alone. An averager that is called beside
+`scaler.step` then averages weights of different numbers of steps. `PostLocalSGDOptimizer` averages in its own step: the
+process that skips leaves the average out, and the others wait. A run with a skipped step reports these cases, and a
+schedule that has moved on, even if the rule is not selected.
 """,
     harm="""\
 With 1 and 3 skipped steps the schedule had moved 10 times, and the optimizer had stepped 9 and 7 times. A linear

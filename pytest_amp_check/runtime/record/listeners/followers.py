@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....protocol import events as e
 from ..deferred_values import FoundInf
-from ..manual_averages import AfterSkip
 from ..recording import Recording
 from ..source import SiteText
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
-
-if TYPE_CHECKING:
-    import torch
-
-#: Number of skipped steps of an optimizer after which averages are searched.
-LOOKS = 8
 
 
 class StepFollowersListener(Listener):
@@ -28,14 +20,15 @@ class StepFollowersListener(Listener):
         super().__init__(recording)
         #: Averaging object to the optimizer's number of steps at the last average.
         self._steps_at_average: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-        #: Set while manual averages are searched, else None.
-        self.after_skip: AfterSkip | None = None
-        #: Key of an optimizer to the number of its examined skips.
-        self._look_counts: dict[int, int] = {}
 
     @listener_method
     def record_average(self, averaging: Any, model: Any) -> None:
-        """Record an average of a model's weights over time."""
+        """Record an average of a model's weights over time.
+
+        An exponential average moves towards the weights as they are, so a skipped step does it no harm.
+        """
+        if averaging.avg_fn is not None or averaging.multi_avg_fn is not None:
+            return
         tracked = self._optimizer_of(model)
         if tracked is not None and self._is_next(averaging, tracked):
             self._emit_followed(
@@ -67,45 +60,9 @@ class StepFollowersListener(Listener):
         return optimizers[0] if len(optimizers) == 1 else None
 
     def record_step(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
-        """Record a step of an optimizer that a scaler applied or skipped."""
-        self._check_step_hooks(tracked, optimizer, found_inf)
-        after_skip = self.after_skip
-        if after_skip is not None and after_skip.tracked_optimizer is tracked:
-            if after_skip.averaging_site_ids and not after_skip.next_step_made:
-                after_skip.next_step_made = True
-                return
-            after_skip = None
-        if after_skip is None:
-            look_count = self._look_counts.get(tracked.tracked_object.key, 0)
-            if found_inf and look_count < LOOKS:
-                self._look_counts[tracked.tracked_object.key] = look_count + 1
-                trained_params = [p for other in self.registry.optimizers.values() for p in other.params]
-                after_skip = AfterSkip(tracked, found_inf, trained_params)
-        if after_skip is not self.after_skip:
-            self.after_skip = after_skip
-            self.recording.watches_after_skip = after_skip is not None
-            self.recording.update_watching()
+        """Record a step of an optimizer that a scaler applied or skipped.
 
-    @listener_method
-    def record_change(self, tensor: torch.Tensor, effect: str, operands: Sequence[Any]) -> None:
-        """Record a tensor that is about to change in place or get other data, while :attr:`after_skip` is set."""
-        after_skip = self.after_skip
-        if after_skip is None or self.recording.backward_depth or not after_skip.is_averaging(tensor, effect, operands):
-            return
-        site = self.sites.current_site()
-        if not after_skip.next_step_made:
-            after_skip.averaging_site_ids.add(id(site))
-        elif id(site) in after_skip.averaging_site_ids:
-            after_skip.averaging_site_ids.clear()
-            self._look_counts[after_skip.tracked_optimizer.tracked_object.key] = LOOKS
-            self._emit_followed(
-                after_skip.tracked_optimizer, after_skip.found_inf, str(SiteText(site)) or "the average"
-            )
-
-    def _check_step_hooks(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
-        """Check the step hooks and averager of an optimizer that skips updates by itself.
-
-        They also run after a skip.
+        The step hooks of an optimizer that skips updates by itself, and its averager, also run after a skip.
         """
         step_hooks = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
         if step_hooks and getattr(optimizer, "_step_supports_amp_scaling", False):

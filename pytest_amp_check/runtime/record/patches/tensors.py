@@ -59,8 +59,6 @@ def _notify_change(
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
             recorder.gradients.record_change(tensor, effect, operand, others)
-            if recorder.followers.after_skip is not None:
-                recorder.followers.record_change(tensor, effect, operands)
 
 
 def _add_factor(keywords: dict[str, Any], **factor: Any) -> dict[str, Any]:
@@ -316,8 +314,6 @@ def _patch_data(original: Any) -> Any:
             for recorder in recorders:
                 recorder.weights.record_write(self)
                 recorder.gradients.record_data_assignment(self, value)
-                if recorder.followers.after_skip is not None:
-                    recorder.followers.record_change(self, "replace", (value,))
                 if value.dtype in LOW and value.dtype is not self.dtype and isinstance(self, torch.nn.Parameter):
                     recorder.weights.low_precision.record_data_cast(self, LOW[value.dtype])
         original.__set__(self, value)
