@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
 #: Methods that add up the elements of a source by an index.
 INDEXED_SUMS = frozenset({"index_add_", "scatter_add_"})
 _VECTOR_CODE = torch.nn.utils.vector_to_parameters.__code__
+#: Code of torch that clears the gradient of each parameter.
+_CLEARING_CODES = frozenset(
+    inspect.unwrap(method).__code__ for method in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad)
+)
 #: Methods of tensors through which a program reads their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 
@@ -250,20 +255,20 @@ def _wrap_number_taken(name: str) -> Callable[[Any], Any]:
     shows_size = name != "__bool__"
 
     def wrap_number_taken(original: Any) -> Any:
-        def patched_number(*args: Any, **kwargs: Any) -> Any:
-            if not watching and not kwargs:
-                return original(*args)
+        def patched_number(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not (watching or args or kwargs):
+                return original(tensor)
             # Reads by torch itself do not decide about a step.
             if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
                 recorders: tuple[Recorder, ...] = THREAD.active_recorders
                 for recorder in recorders:
                     if not recorder.recording.backward_depth:
                         recorder.clipping_listener.record_number_taken()
-                        if shows_size and args[0].is_floating_point():
-                            recorder.clipping_listener.record_size_read(args[0])
-                    elif shows_size and args[0].is_floating_point():
+                        if shows_size and tensor.is_floating_point():
+                            recorder.clipping_listener.record_size_read(tensor)
+                    elif shows_size and tensor.is_floating_point():
                         recorder.gradients.record_number_in_hook()
-            return original(*args, **kwargs)
+            return original(tensor, *args, **kwargs)
 
         return patched_number
 
@@ -284,8 +289,11 @@ def _patch_grad(original: Any) -> Any:
     assign = original.__set__
 
     def set_grad(self: Any, value: Any) -> None:
+        # ``zero_grad`` has a patch of its own.
+        if value is None and sys._getframe(1).f_code in _CLEARING_CODES:
+            assign(self, value)
+            return
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
-        # For example ``zero_grad``, which has a patch of its own.
         if recorders and not is_called_by_torch():
             for recorder in recorders:
                 recorder.gradients.record_assignment(self, value)
