@@ -21,6 +21,9 @@ TENSOR_METHODS = frozenset("inverse pinverse svd qr cholesky det logdet slogdet"
 LOW_RANK = frozenset(("pca_lowrank", "svd_lowrank"))
 #: Ops that require float32 or float64 explicitly.
 ASKING = frozenset(("quantile", "nanquantile"))
+LOSSES = frozenset(("ctc_loss",))
+#: Ops that make complex numbers of pairs. There are complex numbers of float16, but none of bfloat16.
+COMPLEX = frozenset(("complex", "polar", "view_as_complex"))
 TRANSFORMS = frozenset("fft ifft rfft irfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn hfft ihfft".split())
 #: Transforms whose input is complex, as a rule.
 INVERSE_TRANSFORMS = frozenset(name for name in TRANSFORMS if name[0] in "hi" and name != "ihfft")
@@ -28,7 +31,9 @@ INVERSE_TRANSFORMS = frozenset(name for name in TRANSFORMS if name[0] in "hi" an
 #: functions.
 ATTENTION = frozenset(("memory_efficient_attention", "flash_attn_func"))
 #: All names in this module that code may call.
-NAMES = DECOMPOSITIONS | LOW_RANK | ASKING | TRANSFORMS
+NAMES = DECOMPOSITIONS | LOW_RANK | ASKING | LOSSES | COMPLEX | TRANSFORMS | {"stft"}
+#: Ops whose input of unknown dtype is complex or float32, as a rule.
+SELDOM_LOW = INVERSE_TRANSFORMS | {"complex", "polar"}
 #: Names of ops in autocast's policy table, if different.
 _LISTED = {"lu": "_lu_with_info", **dict.fromkeys(LOW_RANK, "qr")}
 
@@ -46,7 +51,9 @@ def find_refusal(op: str, dtype: str, device: str) -> str:
         return ""
     if op in LOW_RANK:
         return INNER
-    if op in TRANSFORMS:
+    if op in COMPLEX:
+        return REFUSED if dtype == "bfloat16" else ""
+    if op in TRANSFORMS or op == "stft":
         return LENGTHS if dtype != "bfloat16" else REFUSED
     return REFUSED
 

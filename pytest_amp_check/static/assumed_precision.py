@@ -34,6 +34,8 @@ _WORDS = re.compile(r"\w+")
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 #: Violation of code that runs without autocast on purpose.
 _ISLAND = "fragile:island"
+#: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
+_NUMBERS = "positions:numbers"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(("fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound"))
 
@@ -73,8 +75,8 @@ def find_assumed_effects(
                 continue
             for finding in check_event(event, program):
                 key = (finding.code, finding.site.path, finding.site.line)
-                if key not in reported:
-                    found.setdefault(key, finding)
+                if key not in reported and (key not in found or found[key].label == _NUMBERS):
+                    found[key] = finding
     if in_region and any(finding.label != _ISLAND for finding in found.values()) and not is_evident():
         # Code that switches autocast off is evidence of a region around it.
         found = {key: finding for key, finding in found.items() if finding.label == _ISLAND}

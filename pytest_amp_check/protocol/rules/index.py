@@ -497,6 +497,7 @@ INDEX: tuple[Listing, ...] = (
             "positions:frequencies",
             "positions:buffer",
             "positions:timesteps",
+            "positions:numbers",
             "positions:grid",
             "positions:radians",
             "positions:product",

@@ -65,7 +65,7 @@ class DtypeInfo(NamedTuple):
     @property
     def part_info(self) -> DtypeInfo:
         """Dtype info of a part of the value."""
-        return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT) if self.traits else self
+        return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, VARIANCE) if self.traits else self
 
     @property
     def is_low(self) -> bool:

@@ -51,6 +51,13 @@ RULE = Rule(
             INFO,
             effect="neighbouring timesteps look the same to the model (bfloat16 keeps 507 of 1000); no error",
         ),
+        "positions:numbers": ViolationKind(
+            "`{call}` holds consecutive integers in low precision, where neighbours become the same: make them in an "
+            "integer dtype or in float32, and keep them there",
+            INFO,
+            effect="integers above 256 (bfloat16) or 2048 (float16) are rounded, so labels and positions collide; no "
+            "error",
+        ),
         "positions:grid": ViolationKind(
             "`{call}` samples at coordinates that were cast to low precision, which holds no fractions of a pixel in a "
             "large image: keep the grid in float32",

@@ -8,7 +8,7 @@ from ...interpreter.interpreter import HandlerTable
 from .assumed import assume_parameters, may_get_low_tensors
 from .assumed_fills import check_item_fill
 from .calls import annotate_call
-from .fragile import check_timesteps
+from .fragile import check_timesteps, mark_written_positions
 from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
 from .parameters import makes_parameters
@@ -30,4 +30,4 @@ def register(handlers: HandlerTable) -> None:
         }
     )
     handlers.assignment_listeners += [check_assigned_sum, check_timesteps]
-    handlers.item_write_listeners += [check_item_write, check_item_fill]
+    handlers.item_write_listeners += [check_item_write, check_item_fill, mark_written_positions]

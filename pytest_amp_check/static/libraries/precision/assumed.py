@@ -30,6 +30,8 @@ _OF_INTEGERS = re.compile(
 _BESIDE_KEYS = frozenset("qv")
 #: Methods of complex tensors.
 _COMPLEX = frozenset(("conj", "is_complex"))
+#: Attributes and methods of tensors and modules that other objects seldom have.
+_OF_TENSORS = frozenset(("dtype", "state_dict", "detach"))
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
 _ANGLES = re.compile(r"(?:^|_)(?:freqs?|angles?|theta)$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
@@ -56,7 +58,11 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
     if _ANGLES.search(parameter.arg) and _disables_autocast(function):
         # The region is disabled for the sake of the angles, which come in float32.
         return DtypeInfo("float32", frozenset({FLOAT32_ANGLES}))
-    if not (_may_be_floating(function, parameter, optional) or _is_tested_for_tensor(function, parameter.arg)):
+    is_floating = _may_be_floating(function, parameter, optional)
+    if is_floating and parameter.annotation is None and _is_other(interp, function):
+        # Classes of other kinds receive more than tensors.
+        is_floating = False
+    if not (is_floating or _is_tested_for_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.
     is_low_log = (
@@ -65,6 +71,13 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
         and (interp.project.assumed_dtype or not has_float32_log_probabilities(interp.project, function.module.path))
     )
     return DtypeInfo(interp.assumed_dtype, frozenset({LOG_PROBABILITY}) if is_low_log else frozenset[str]())
+
+
+def _is_other(interp: Interpreter, function: Function) -> bool:
+    """Return True for a method of a class that is neither a module nor a custom autograd function."""
+    return function.cls is not None and not (
+        _is_module_method(interp, function, function.cls) or _is_custom_forward(interp, function)
+    )
 
 
 def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
@@ -80,6 +93,8 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
         return True  # NumPy gets what a model has decoded.
     if function.cls is not None:
         gets_inputs = _is_module_method(interp, function, function.cls) or _is_custom_forward(interp, function)
+        if not gets_inputs and _is_other_method(interp, function, function.cls):
+            return not (_chooses_dtype(function) or _is_of_complex_numbers(function))
         return gets_inputs and not any(
             _chooses_dtype(each) or _is_of_complex_numbers(each) for each in function.cls.methods.values()
         )
@@ -97,6 +112,19 @@ def _is_module_method(interp: Interpreter, function: Function, cls: Class) -> bo
         return role == torch_api.MODULE and not _runs_in_constructor(function, cls)
     bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
     return any(isinstance(base, ExternalName) for base in bases) and "staticmethod" not in function.decorator_names()
+
+
+def _is_other_method(interp: Interpreter, function: Function, cls: Class) -> bool:
+    """Return True for a method that computes with tensors in a class that is no module: of a pipeline, say.
+
+    Only the option says that the tensors are low.
+    """
+    return (
+        bool(interp.project.assumed_dtype)
+        and role_of(interp, cls) is None
+        and function.name != "__init__"
+        and (_names_torch(function) or not _OF_TENSORS.isdisjoint(function.attributes_used()))
+    )
 
 
 def _is_custom_forward(interp: Interpreter, function: Function) -> bool:

@@ -51,12 +51,14 @@ from .events import emit_once
 from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, check_kernel, check_numpy, mean_traits
-from .parameters import check_new_parameter
+from .parameters import check_new_parameter, holds_weights
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
 
 #: Functions of other packages that sum or average a tensor over the ranks, and return the tensor.
 _SUMS_OVER_RANKS = re.compile("all_?reduce", re.IGNORECASE)
+#: Names of the first argument of functions of torch.
+_FIRST_ARGUMENTS = ("input", "A", "log_probs")
 #: Kinds of values that the call of a model returns.
 _MODEL_OUTPUTS = frozenset(("tensor", "unknown"))
 
@@ -110,7 +112,8 @@ def _apply_function(
         return apply_pattern_function(interp, space, last, args, node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NO_DTYPE_INFO
-    op = OpCall(last, args[0] if args else keywords.get("input", NO_DTYPE_INFO), args, keywords, node, node.args[1:])
+    first = args[0] if args else next((keywords[name] for name in _FIRST_ARGUMENTS if name in keywords), NO_DTYPE_INFO)
+    op = OpCall(last, first, args, keywords, node, node.args[1:])
     if space in ("torch", "torch.special", "torch.linalg", "torch.fft"):
         if last in CONSTRUCTORS or last.endswith("_like"):
             return apply_constructor(interp, op)
@@ -131,6 +134,8 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
     """Return the dtype info of a method call if the receiver may be a tensor. None if unknown."""
     if is_tensor_dtype(op.first_info) or op.first_info.traits & {ANGLES, ROUNDED}:
         return apply_op(interp, op)
+    if op.name in ("items", "values") and holds_weights(interp, receiver_of(op.node)):
+        return DtypeInfo(interp.assumed_dtype)
     if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return apply_constructor(interp, op)
     if op.name in ("long", "int", "short") and not op.node.args:
@@ -181,13 +186,13 @@ def _apply_assumed_call(interp: Interpreter, node: ast.Call, args: list[DtypeInf
         return None
     if _is_unknown_model(interp, node.func, callee):
         return DtypeInfo(interp.assumed_dtype, frozenset({GUESSED_LOW}))
-    if module is None or not args:
+    if module is None or not (args or module.role == "module"):
         return None
     if module.role == "loss":
         check_loss(interp, str(module.attributes.kind), args[0], node, first_argument(node))
     if module.role != "module":
         return None
-    kind, first = str(module.attributes.kind), args[0]
+    kind, first = str(module.attributes.kind), args[0] if args else NO_DTYPE_INFO
     if kind and interp.assumes_region:
         return _apply_module(interp, kind, first, module, node)
     dtype = result_dtype(op_of_module(kind), first, autocast_state(interp)) if kind else ""

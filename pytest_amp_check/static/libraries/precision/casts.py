@@ -28,7 +28,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
-from .fragile import check_cast_of_angles, check_integers
+from .fragile import check_cast_of_angles, check_integers, check_numbers
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -49,6 +49,8 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     cpu = frozenset({ON_CPU}) if _is_cpu(keywords_of(op.node).get("device")) else frozenset[str]()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
+        if positions:
+            check_numbers(interp, dtype, keywords_of(op.node)["dtype"], op.node)
         if positions and dtype in LOW_DTYPES:
             return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
         return DtypeInfo(dtype, positions | content | cpu)
@@ -106,6 +108,10 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
         dtype = _find_target_dtype(interp, op)
     if not dtype:
         # The option says that tensors of unknown dtype are low.
+        arguments = [*op.other_arguments, *keywords_of(op.node).values()]
+        asked = next((argument for argument in arguments if last_name(argument).endswith("dtype")), None)
+        if asked is not None and POSITIONS in given.traits and given.dtype == "float32":
+            check_numbers(interp, "", asked, op.node)
         if any(last_name(argument) == "dtype" and holder_of(argument) is not None for argument in op.other_arguments):
             check_cast_fill(interp, given, interp.assumed_dtype, op.node)
         return DtypeInfo("", given.traits & {POSITIONS, BEYOND_FLOAT16}, given.trait_node)
@@ -115,6 +121,7 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     check_cast_of_angles(interp, given, dtype, op.node)
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
+        check_numbers(interp, dtype, op.node, op.node)
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
     if op.name == "to":
         # The call may move the tensor to another device.

@@ -21,6 +21,7 @@ from ...interpreter.dtypes import (
     MEAN,
     MEAN_SQUARE,
     NO_DTYPE_INFO,
+    POSITIONS,
     REGION,
     REGION_LEFT,
     ROUNDED,
@@ -37,11 +38,12 @@ from ...interpreter.dtypes import (
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.value import Value
 from ...project.module import Function
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
-from ..syntax_queries import constant_of_node, last_name
+from ..syntax_queries import constant_of_node, find_nodes, holder_of, last_name, receiver_of
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
@@ -123,6 +125,43 @@ def check_cast_of_angles(interp: Interpreter, angles: DtypeInfo, dtype: str, cas
     if FLOAT32_ANGLES in angles.traits and dtype in LOW_DTYPES and not angles.is_low:
         fact = DtypeInfo(dtype)
         emit_once(interp, e.LowPositions, cast, fact, how="rounded", names={"call": SourceText(cast)})
+
+
+#: Names of tensors of integers, whose dtype holds all numbers.
+_OF_INTEGERS = re.compile(r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|pos(?:itions?)?)$")
+
+
+def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Call) -> None:
+    """Report consecutive integers in a low dtype, or in a dtype that the option says to be low.
+
+    ``asked`` is the expression of the dtype: ``x.dtype``, or a parameter. Exponents are few, such as those of
+    frequencies, which are every second number.
+    """
+    if not interp.project.assumed_dtype or interp.assumes_region:
+        return
+    holder = holder_of(asked)
+    is_asked = last_name(asked).endswith("dtype") and (holder is None or not _OF_INTEGERS.search(last_name(holder)))
+    is_low = dtype in LOW_DTYPES or (not dtype and is_asked)
+    here, made = interp.state.frame.function, receiver_of(node) or node
+    while isinstance(made, ast.Call) and last_name(made.func) != "arange":
+        made = receiver_of(made) or made.func
+    powers = find_nodes(here.node if here is not None else node, ast.BinOp)
+    is_exponent = any(power.right is node and isinstance(power.op, ast.Pow) for power in powers) or (
+        isinstance(made, ast.Call) and len(made.args) > 2
+    )
+    if is_low and not is_exponent:
+        fact = DtypeInfo(dtype or interp.assumed_dtype)
+        emit_once(interp, e.LowPositions, node, fact, how="numbers", names={"call": SourceText(node)})
+
+
+def mark_written_positions(
+    interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value
+) -> None:
+    """Mark a tensor as positions when positions are written into a part of the tensor."""
+    positions = value.dtype_info.traits & {POSITIONS}
+    if positions and interp.assumed_dtype and isinstance(target.value, ast.Name):
+        info = receiver.dtype_info
+        interp.state.frame.vars[target.value.id] = receiver.with_dtype_info(info.with_traits(POSITIONS))
 
 
 #: Names of timesteps of a diffusion model.

@@ -19,7 +19,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..syntax_queries import constant_of_node, find_nodes, last_name
 from .dtype_info import dtype_info_of, evaluate_dtype_info
-from .parameters import find_weight_info
+from .parameters import find_weight_info, holds_weights
 
 #: Attributes of a tensor that are no tensor of its dtype. The output of a model has others: ``outputs.logits``.
 _TENSOR_ATTRIBUTES = frozenset(
@@ -76,6 +76,8 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registering.add(call)
         fact = evaluate_dtype_info(interp, _find_definition(call.args[1], init.node))
         registering.discard(call)
+        if interp.project.assumed_dtype and "freq" in name and not fact.dtype:
+            fact = fact.with_traits(FREQUENCIES)
         is_cast = interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS
         if is_cast and all(function.node is not init.node for function in interp.active_functions):
             # A cast of the model casts its buffers, after the constructor.
@@ -101,6 +103,8 @@ def annotate_subscript(interp: Interpreter, node: ast.Subscript, value: Value) -
     if last_name(node.value) == "shape":
         return value.with_dtype_info(NUMBER_INFO)
     held = interp.expression_values.get(node.value)
+    if holds_weights(interp, node.value):
+        return value.with_dtype_info(DtypeInfo(interp.assumed_dtype))
     if held is None or held.kind not in ("unknown", "tensor"):
         return value
     fact = dtype_info_of(interp, node.value)

@@ -144,10 +144,12 @@ def check_kernel(interp: Interpreter, op: OpCall) -> None:
         and state.mode == "off"
         and not op.first_info.dtype
         and interp.state.frame.function is not None
-        and op.name not in kernels.INVERSE_TRANSFORMS
+        and op.name not in kernels.SELDOM_LOW
     )
     if is_unknown:
         op = op._replace(first_info=op.first_info._replace(dtype=interp.assumed_dtype))
+    if op.name in kernels.LOSSES and REGION in op.first_info.traits:
+        return  # AMP104 reports a loss behind the region.
     how = kernels.find_refusal(op.name, op.first_info.dtype, state.device)
     low = (
         op.first_info
@@ -158,6 +160,8 @@ def check_kernel(interp: Interpreter, op: OpCall) -> None:
     )
     if not how or not low.is_low or (how == kernels.LENGTHS and _has_length(op.node)):
         return
+    if op.keyword_infos.get("window", NO_DTYPE_INFO).dtype == "float32":
+        return  # The product with the window has the dtype of the window.
     names = {"call": SourceText(op.node)}
     emit_once(interp, e.LowOp, op.node, low, how=how, is_unknown=is_unknown, names=names)
 
@@ -267,7 +271,7 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return (EXP_SUM,)
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
         return (SQUARE_SUM,)
-    if op.base_name in ("var", "std"):
+    if op.base_name in ("var", "std", "var_mean", "std_mean"):
         return (VARIANCE,)
     if op.base_name == "square" and not bounded:
         return (SQUARE, *rounded_traits(op.first_info))

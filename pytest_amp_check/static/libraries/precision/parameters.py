@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ....protocol import events as e
 from ....protocol import torch_api
-from ....protocol.source_text import SourceText
+from ....protocol.source_text import SourceText, access_text, names_optimizer
 from ...interpreter.classes import role_of
 from ...interpreter.dtypes import NO_DTYPE_INFO, STORED, DtypeInfo
 from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.objects import StateDict
 from ...project.module import Function
-from ..syntax_queries import constant_of_node, keywords_of
+from ..checkpoints import names_scaling
+from ..syntax_queries import constant_of_node, keywords_of, receiver_of
 from .events import emit_once
 
 #: Parameters of the layers of torch.
 _WEIGHTS = frozenset(("weight", "bias"))
+#: Kinds of values that may be a model, and names of what is none.
+_MODELS = frozenset(("unknown", "module", "module instance"))
+_SCHEDULES = re.compile("sched", re.IGNORECASE)
 
 
 def makes_parameters(interp: Interpreter, function: Function) -> bool:
@@ -45,6 +51,16 @@ def find_weight_info(interp: Interpreter, node: ast.Attribute) -> DtypeInfo:
     if not is_given or not makes_parameters(interp, function):
         return NO_DTYPE_INFO
     return DtypeInfo(interp.assumed_dtype, frozenset({STORED}))
+
+
+def holds_weights(interp: Interpreter, node: ast.expr | None) -> bool:
+    """Return True for the state of a model, whose weights the option says to be in the assumed dtype."""
+    value = None if node is None else interp.expression_values.get(node)
+    if not isinstance(value, StateDict) or not interp.project.assumed_dtype or interp.assumes_region:
+        return False
+    owner = access_text(receiver_of(value.node) or value.node)
+    is_other = names_optimizer(owner) or names_scaling(owner) or _SCHEDULES.search(owner) is not None
+    return value.owner.kind in _MODELS and not is_other
 
 
 def check_new_parameter(interp: Interpreter, infos: list[DtypeInfo], node: ast.Call) -> None:
