@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Kinds of effects that the dtype of inputs decides.
 _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.LowParameter, e.Fill, e.LowOp, e.CustomFunction)
+#: Kinds of clashes of dtypes that the dtype of inputs decides.
+_CLASHES = frozenset(("numpy", "write", "write-wide", "matmul"))
 _WORDS = re.compile(r"\w+")
 #: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
@@ -145,7 +147,7 @@ def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
 
 def _may_depend_on_inputs(event: e.Event) -> bool:
     """Return True for an effect that the dtype of inputs decides."""
-    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how in ("numpy", "write", "matmul"))
+    return isinstance(event, _KINDS) or (isinstance(event, e.DtypeClash) and event.how in _CLASHES)
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

@@ -474,6 +474,7 @@ INDEX: tuple[Listing, ...] = (
             "fragile:island",
             "fragile:statistics",
             "fragile:draws",
+            "fragile:narrowed",
             "fragile:variance",
         ),
     ),

@@ -132,6 +132,11 @@ RULE = Rule(
             INFO,
             effect="shares are slightly off: 0.2 % of the numbers are 0, and 1.19 % are below 0.01; no error",
         ),
+        "fragile:narrowed": ViolationKind(
+            "`{call}` stores bfloat16 values in float16, which ends at 65504: use the dtype of the values",
+            INFO,
+            effect="values above 65504 become infinite, and small ones 0; no error",
+        ),
         "fragile:variance": ViolationKind(
             "`{call}` computes a variance in float16, which overflows from a deviation of 256 on: compute it on "
             "`.float()`",

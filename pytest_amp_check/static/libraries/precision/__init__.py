@@ -13,8 +13,9 @@ from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
 from .parameters import makes_parameters
 from .sums import annotate_sum, check_assigned_sum, check_item_write
+from .weight_averages import report_averages_of_weights
 
-__all__ = ["assume_parameters", "makes_parameters", "may_get_low_tensors", "register"]
+__all__ = ["assume_parameters", "makes_parameters", "may_get_low_tensors", "register", "report_averages_of_weights"]
 
 
 def register(handlers: HandlerTable) -> None:

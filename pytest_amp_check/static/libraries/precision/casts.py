@@ -28,7 +28,7 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
-from .fragile import check_cast_of_angles, check_integers, check_numbers
+from .fragile import check_cast_of_angles, check_integers, check_narrowing, check_numbers
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -49,6 +49,7 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     cpu = frozenset({ON_CPU}) if _is_cpu(keywords_of(op.node).get("device")) else frozenset[str]()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
+        check_narrowing(interp, op.argument_infos[0] if op.argument_infos else NO_DTYPE_INFO, dtype, op.node)
         if positions:
             check_numbers(interp, dtype, keywords_of(op.node)["dtype"], op.node)
         if positions and dtype in LOW_DTYPES:
@@ -119,6 +120,7 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if dtype in INTEGERS:
         check_integers(interp, given, op.node)
     check_cast_of_angles(interp, given, dtype, op.node)
+    check_narrowing(interp, given, dtype, op.node)
     check_cast_fill(interp, given, dtype, op.node)
     if low and POSITIONS in given.traits:
         check_numbers(interp, dtype, op.node, op.node)

@@ -127,6 +127,14 @@ def check_cast_of_angles(interp: Interpreter, angles: DtypeInfo, dtype: str, cas
         emit_once(interp, e.LowPositions, cast, fact, how="rounded", names={"call": SourceText(cast)})
 
 
+def check_narrowing(interp: Interpreter, given: DtypeInfo, dtype: str, node: ast.Call) -> None:
+    """Report a float16 tensor that code without another dtype makes of bfloat16 values, which have a larger range."""
+    function = interp.state.frame.function
+    is_chosen = function is None or "bfloat16" in function.attributes_used()
+    if interp.project.assumed_dtype and given.dtype == "bfloat16" and dtype == "float16" and not is_chosen:
+        emit_once(interp, e.FragileMath, node, DtypeInfo(dtype), how="narrowed", names={"call": SourceText(node)})
+
+
 #: Names of tensors of integers, whose dtype holds all numbers.
 _OF_INTEGERS = re.compile(r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|pos(?:itions?)?)$")
 

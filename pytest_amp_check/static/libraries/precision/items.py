@@ -85,7 +85,9 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
             return (
                 cast._replace(traits=frozenset({FREQUENCIES}), trait_node=call) if FREQUENCIES in fact.traits else cast
             )
-        return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
+        # A region leaves buffers in float32.
+        is_wide = interp.project.assumed_dtype and interp.assumes_region and fact.dtype == "float32"
+        return fact if is_wide or POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
 
 

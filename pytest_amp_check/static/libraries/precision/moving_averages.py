@@ -56,11 +56,11 @@ def _find_average(node: ast.Call) -> ast.expr | None:
         keywords_of(node).get(_ADDS[name]),
         *(side for each in node.args for side in operands_of(each, ast.Mult)),
     ]
-    is_weighted = decay is not None and any(part is not None and _are_complements(decay, part) for part in factors)
+    is_weighted = decay is not None and any(part is not None and are_complements(decay, part) for part in factors)
     return decayed if is_weighted else None
 
 
-def _are_complements(a: ast.expr, b: ast.expr) -> bool:
+def are_complements(a: ast.expr, b: ast.expr) -> bool:
     """Return True if two factors add up to one: ``d`` and ``1 - d``, or two such numbers."""
     one, other = number_of_node(a), number_of_node(b)
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
