@@ -59,9 +59,9 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
         # The region is disabled for the sake of the angles, which come in float32.
         return DtypeInfo("float32", frozenset({FLOAT32_ANGLES}))
     is_floating = _may_be_floating(function, parameter, optional)
-    if is_floating and parameter.annotation is None and _is_other(interp, function):
-        # Classes of other kinds receive more than tensors.
-        is_floating = False
+    if is_floating and _is_other(interp, function):
+        # Classes of other kinds receive more than tensors, and dictionaries of data.
+        is_floating = parameter.annotation is not None and tail_name(parameter.annotation) in _FLOATING
     if not (is_floating or _is_tested_for_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.
@@ -123,6 +123,7 @@ def _is_other_method(interp: Interpreter, function: Function, cls: Class) -> boo
         bool(interp.project.assumed_dtype)
         and role_of(interp, cls) is None
         and function.name != "__init__"
+        and "__getitem__" not in cls.methods  # a data set, which makes float32
         and (_names_torch(function) or not _OF_TENSORS.isdisjoint(function.attributes_used()))
     )
 
