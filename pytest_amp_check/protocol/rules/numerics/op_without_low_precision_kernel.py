@@ -44,13 +44,15 @@ value, QR, LU, Cholesky or eigenvalue decomposition, an inverse, a determinant o
 of them on its list of float32 ops, so a low-precision result of a linear layer or matmul reaches them unchanged. The
 CPU's list has most of them, so a test on a CPU passes. cuFFT transforms float16 only if every length is a power of two,
 and never bfloat16. `pca_lowrank` and `svd_lowrank` first multiply in low precision inside a region, for any dtype of
-the inputs.
+the inputs. There are complex numbers of float16, but none of bfloat16, so `view_as_complex`, `polar` and `complex`
+refuse it. `ctc_loss` has kernels for float32 and float64 only.
 """,
     harm="""\
 `svd`: `NotImplementedError: "linalg_svd_cpu" not implemented for 'Half'`; `inv`, `slogdet` and `logdet`: `Low precision
 dtypes not supported. Got Half`; `quantile() input tensor must be either float or double dtype`. Reported by users for
 `fft.rfft` of length 192 on CUDA: `RuntimeError: cuFFT only supports dimensions whose sizes are powers of two when
-computing in half precision`.
+computing in half precision`. `view_as_complex` of bfloat16: `RuntimeError: view_as_complex is only supported for half,
+float and double tensors`.
 """,
     bad_example="""\
 import torch

@@ -17,7 +17,7 @@ from ..values.tensors import as_one_of_many
 from ..values.value import Value, iterable_kind_of
 from .assignments import assign_target
 from .conditional import condition_formula
-from .iteration import element_of, iterated_value
+from .iteration import element_for, element_of, iterated_value
 from .literals import mapping_key
 
 #: Maximum number of elements of a comprehension over scalers or optimizers that is analyzed item by item.
@@ -71,7 +71,7 @@ def _evaluate_iteration(
     for generator in node.generators:
         if generator is not node.generators[0]:
             iterable = interp.evaluate(generator.iter)
-        assign_target(interp, generator.target, element_of(interp, iterable, generator.iter))
+        assign_target(interp, generator.target, element_for(interp, iterable, generator.target, generator.iter))
         for test in generator.ifs:
             condition_formula(interp, test)
         over_microbatches = (
@@ -117,14 +117,19 @@ def evaluate_dict_comp(interp: Interpreter, node: ast.DictComp) -> Value:
     iterable = interp.evaluate(first.iter)
     if isinstance(iterable, StateDict):
         # The comprehension copies the state dict entry by entry.
+        saved = dict(interp.state.frame.vars)
+        assign_target(interp, first.target, element_for(interp, iterable, first.target, first.iter))
+        interp.evaluate(node.value)
+        interp.state.frame.vars = saved
         return iterable
     items = _object_items(iterable) if len(node.generators) == 1 else None
     saved = dict(interp.state.frame.vars)
     made = MappingValue({}, is_open=items is None)
     if items is None:
-        assign_target(interp, first.target, element_of(interp, iterable, first.iter))
+        assign_target(interp, first.target, element_for(interp, iterable, first.target, first.iter))
         for generator in node.generators[1:]:
-            assign_target(interp, generator.target, element_of(interp, interp.evaluate(generator.iter), generator.iter))
+            element = element_for(interp, interp.evaluate(generator.iter), generator.target, generator.iter)
+            assign_target(interp, generator.target, element)
         _add_pair(interp, made, node)
     for item in items or ():
         assign_target(interp, first.target, item)

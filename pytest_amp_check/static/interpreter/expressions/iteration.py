@@ -11,7 +11,7 @@ from ..source_text import short_text
 from ..values.containers import MappingValue, SequenceValue
 from ..values.definitions import GeneratorValue
 from ..values.gradients import ParamsValue
-from ..values.objects import ObjectRef
+from ..values.objects import ObjectRef, StateDict
 from ..values.value import Const, UnknownValue, Value, iterable_kind_of
 
 
@@ -76,6 +76,17 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
         is_loop_element=not iterable_kind_of(value), is_from_gradient=value.origin.is_from_gradient
     )
     return made.with_dtype_info(value.dtype_info.part_info)
+
+
+def element_for(interp: Interpreter, value: Value, target: ast.expr, node: ast.AST) -> Value:
+    """Return the value that a loop over a value assigns to a target in each iteration.
+
+    An entry of a state dict stands for the whole state, as loops copy it entry by entry.
+    """
+    element = element_of(interp, value, node)
+    if isinstance(value, StateDict) and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        return SequenceValue([element, value])
+    return element
 
 
 def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> UnknownValue:

@@ -9,7 +9,7 @@ from ....protocol import events as e
 from ....protocol.events import Event
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
-from ..expressions.iteration import element_of, iterated_value, representative_of
+from ..expressions.iteration import element_for, iterated_value, representative_of
 from ..interpreter import Interpreter
 from ..joins import split_on
 from ..microbatches import (
@@ -22,9 +22,7 @@ from ..microbatches import (
 )
 from ..source_text import loop_text
 from ..state import Loop
-from ..values.containers import SequenceValue
 from ..values.definitions import GeneratorValue
-from ..values.objects import StateDict
 from ..values.value import Const, Value, iterable_kind_of
 from .exceptions import drop_raises_in_training
 from .exits import merge_exits
@@ -55,11 +53,7 @@ def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     )
 
     def bind_target() -> int | None:
-        element = element_of(interp, iterable, node.iter)
-        if isinstance(iterable, StateDict) and isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
-            # A loop that copies a state dict entry by entry: an entry stands for the whole state.
-            element = SequenceValue([element, iterable])
-        assign_target(interp, node.target, element, is_new=False)
+        assign_target(interp, node.target, element_for(interp, iterable, node.target, node.iter), is_new=False)
         return iterable.end_node if isinstance(iterable, GeneratorValue) else None
 
     _execute_loop(interp, node, bind_target, None, over_microbatches=over_microbatches)

@@ -101,7 +101,8 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     return not (_chooses_dtype(function) or _is_of_complex_numbers(function)) and (
         any(_is_tensor(parameter.annotation) for parameter in function.parameters())
         or _names_torch(function)
-        or not FILLS.isdisjoint(function.attributes_used())
+        or not FILLS.isdisjoint(used)
+        or (bool(interp.project.assumed_dtype) and not _OF_TENSORS.isdisjoint(used))
     )
 
 

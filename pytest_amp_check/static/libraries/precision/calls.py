@@ -23,6 +23,7 @@ from ...interpreter.dtypes import (
     WEIGHTED,
     DtypeInfo,
     is_low_method,
+    is_tensor_op,
     op_of_module,
     result_dtype,
 )
@@ -134,8 +135,9 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
     """Return the dtype info of a method call if the receiver may be a tensor. None if unknown."""
     if is_tensor_dtype(op.first_info) or op.first_info.traits & {ANGLES, ROUNDED}:
         return apply_op(interp, op)
-    if op.name in ("items", "values") and holds_weights(interp, receiver_of(op.node)):
-        return DtypeInfo(interp.assumed_dtype)
+    if holds_weights(interp, receiver_of(op.node)) and (op.name == "numpy" or is_tensor_op(op.name)):
+        # The variable of a loop over the items stands for a weight.
+        return apply_op(interp, op._replace(first_info=DtypeInfo(interp.assumed_dtype)))
     if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
         return apply_constructor(interp, op)
     if op.name in ("long", "int", "short") and not op.node.args:

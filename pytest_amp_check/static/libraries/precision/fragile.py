@@ -150,12 +150,12 @@ def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Ca
     holder = holder_of(asked)
     is_asked = last_name(asked).endswith("dtype") and (holder is None or not _OF_INTEGERS.search(last_name(holder)))
     is_low = dtype in LOW_DTYPES or (not dtype and is_asked)
-    here, made = interp.state.frame.function, receiver_of(node) or node
-    while isinstance(made, ast.Call) and last_name(made.func) != "arange":
-        made = receiver_of(made) or made.func
+    here, made = interp.state.frame.function, node
+    while last_name(made.func) != "arange" and isinstance(held := receiver_of(made), ast.Call):
+        made = held
     powers = find_nodes(here.node if here is not None else node, ast.BinOp)
     is_exponent = any(power.right is node and isinstance(power.op, ast.Pow) for power in powers) or (
-        isinstance(made, ast.Call) and len(made.args) > 2
+        last_name(made.func) == "arange" and len(made.args) > 2
     )
     if is_low and not is_exponent:
         fact = DtypeInfo(dtype or interp.assumed_dtype)

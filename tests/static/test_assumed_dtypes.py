@@ -1,0 +1,293 @@
+"""The option ``assume-precision`` outside of modules: integers, averages of weights, states, and ops without a kernel.
+
+Each program marks the line of its finding. A program without a mark is right.
+"""
+
+from __future__ import annotations
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
+
+HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n"
+
+INTEGERS = {
+    "labels in the dtype of an image": """\
+def label(image: torch.Tensor):
+    n, _, h, w = image.shape
+    out = torch.arange(1, n * h * w + 1, device=image.device, dtype=image.dtype)  # AMP509
+    return F.max_pool2d(out.view(n, 1, h, w), 3, 1, 1)
+""",
+    "positions that are written into a tensor, and cast": """\
+def ids(height, width, dtype):
+    grid = torch.zeros(height, width, 2)
+    grid[..., 0] = grid[..., 0] + torch.arange(height)[:, None]
+    return grid.reshape(height * width, 2).to(dtype=dtype)  # AMP509
+""",
+    "positions that take the type of another tensor": """\
+def warp(x: torch.Tensor):
+    columns = torch.arange(0, x.shape[-1]).type_as(x)  # AMP509
+    return columns * x
+""",
+    "a method of a class that is no module": """\
+class Sampler:
+    def sigmas(self, latents: torch.Tensor, count):
+        order = torch.arange(count, dtype=latents.dtype)  # AMP509
+        return order[None] * latents
+""",
+    "integers": "def f(x: torch.Tensor):\n    return torch.arange(x.shape[1], device=x.device)\n",
+    "integers of the dtype of integers": (
+        "def f(x: torch.Tensor, input_ids):\n    return torch.arange(x.shape[1], dtype=input_ids.dtype)\n"
+    ),
+    "float32": "def f(x: torch.Tensor):\n    return torch.arange(x.shape[1], dtype=torch.float32) * x\n",
+    "few": "def f(x: torch.Tensor):\n    return torch.arange(256, dtype=x.dtype) * x\n",
+    "exponents of frequencies": "def f(x: torch.Tensor, dim):\n    return x * torch.arange(0, dim, 2, dtype=x.dtype)\n",
+    "exponents of two": "def f(x: torch.Tensor, n):\n    return x * 2.0 ** torch.arange(n, dtype=x.dtype)\n",
+}
+
+AVERAGES = {
+    "a dictionary of weights": """\
+class Average:
+    def __init__(self, model):
+        self.kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model, decay):
+        for name, p in model.named_parameters():
+            self.kept[name] = decay * self.kept[name] + (1 - decay) * p.data  # AMP508
+""",
+    "a list of weights, with the share first": """\
+class Average:
+    def update(self, share):
+        for i, (kept, p) in enumerate(zip(self.kept, self.model.parameters())):
+            self.kept[i] = (1 - share) * kept + p.detach() * share  # AMP508
+""",
+    "two models": """\
+@torch.no_grad()
+def follow(teacher, student, rate):
+    for slow, fast in zip(teacher.parameters(), student.parameters()):
+        slow.mul_(rate).add_(fast, alpha=1 - rate)  # AMP508
+""",
+    "a share of the distance": """\
+@torch.no_grad()
+def follow(shadow, model, share):
+    for slow, p in zip(shadow, model.parameters()):
+        slow.sub_(share * (slow - p))  # AMP508
+""",
+    "a copy of a weighted sum": """\
+def follow(teacher, student, rate):
+    for slow, fast in zip(teacher.parameters(), student.parameters()):
+        slow.data.copy_(rate * slow.data + (1.0 - rate) * fast.data)  # AMP508
+""",
+    "a step between two numbers": """\
+def follow(shadow, model):
+    for slow, p in zip(shadow, model.parameters()):
+        slow.lerp_(p, 0.001)  # AMP508
+""",
+    "a copy in float32": """\
+class Average:
+    def __init__(self, model):
+        self.kept = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+
+    def update(self, model, decay):
+        for name, p in model.named_parameters():
+            self.kept[name] = decay * self.kept[name] + (1 - decay) * p.data
+""",
+    "weights that are widened": """\
+def follow(shadow, model, rate):
+    for slow, p in zip(shadow, model.parameters()):
+        slow.mul_(rate).add_(p.float(), alpha=1 - rate)
+""",
+    "weights that decay": """\
+def decay(model, rate):
+    for p in model.parameters():
+        p.mul_(1 - rate)
+""",
+    "a sum of other shares": """\
+def mix(models, a, b):
+    for one, p in zip(models, models[0].parameters()):
+        one.copy_(a * one + b * p)
+""",
+}
+
+STATES = {
+    "an entry of a state": """\
+class Client:
+    def send(self, model):
+        state = model.state_dict()
+        for key in state:
+            self.sent[key] = state[key].cpu().numpy()  # AMP108
+""",
+    "the difference of two states": """\
+def change(before, after, key):
+    old, new = before.state_dict(), after.state_dict()
+    return (new[key] - old[key]).cpu().numpy()  # AMP108
+""",
+    "all entries": """\
+def arrays(model):
+    return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}  # AMP108
+""",
+    "widened": "def first(model, key):\n    return model.state_dict()[key].float().cpu().numpy()\n",
+    "of an optimizer": "def first(optimizer, key):\n    return optimizer.state_dict()[key].numpy()\n",
+    "of a schedule": "def first(lr_scheduler, key):\n    return lr_scheduler.state_dict()[key].numpy()\n",
+    "samples of a data set": """\
+class Views:
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return self.load(i)
+
+    def plot(self, sample: torch.Tensor):
+        return torch.clamp(sample, 0, 1).numpy()
+""",
+    "a dictionary of samples": """\
+class Plotter:
+    def plot(self, sample: dict[str, torch.Tensor]):
+        return torch.clamp(sample["image"], 0, 1).numpy()
+""",
+}
+
+KERNELS = {
+    "complex numbers of pairs": """\
+class Rotation(nn.Module):
+    def forward(self, x, turns):
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))  # AMP510
+        return torch.view_as_real(pairs * turns)
+""",
+    "... widened first": """\
+class Rotation(nn.Module):
+    def forward(self, x, turns):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns)
+""",
+    "a spectrum": """\
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.stft(x, 512, return_complex=True)  # AMP510
+""",
+    "... with a window in float32": """\
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.stft(x, 512, window=torch.hann_window(512, dtype=torch.float32), return_complex=True)
+""",
+    "a loss by the name of its argument, in a class of its own": """\
+class Backend:
+    @staticmethod
+    def loss(logits, targets, lengths, sizes):
+        raw = logits.raw
+        return F.ctc_loss(log_probs=raw, targets=targets, input_lengths=lengths, target_lengths=sizes)  # AMP510
+""",
+    "... widened": """\
+class Backend:
+    @staticmethod
+    def loss(logits, targets, lengths, sizes):
+        return F.ctc_loss(log_probs=logits.raw.float(), targets=targets, input_lengths=lengths, target_lengths=sizes)
+""",
+    "angles of unknown dtype": """\
+def turn(table):
+    angles = table.angles
+    return torch.polar(torch.ones_like(angles), angles)
+""",
+}
+
+OTHERS = {
+    "timesteps of a pipeline": """\
+class Pipeline:
+    def __call__(self, latents=None):
+        for t in self.scheduler.timesteps:
+            timestep = t.expand(latents.shape[0]).to(latents.dtype)  # AMP509
+            latents = self.step(latents, timestep)
+        return latents
+""",
+    "a model that is called with names alone": """\
+class Task:
+    def loss(self, batch, model: nn.Module):
+        logits = model(input_ids=batch["ids"]).logits
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["labels"].view(-1))  # AMP507
+""",
+    "... widened": """\
+class Task:
+    def loss(self, batch, model: nn.Module):
+        logits = model(input_ids=batch["ids"]).logits.float()
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["labels"].view(-1))
+""",
+    "variance and mean in one call": """\
+class Norm(nn.Module):
+    def forward(self, x):
+        var, mean = torch.var_mean(x, dim=-1, keepdim=True)  # AMP507
+        return (x - mean) / (var + 1e-5).sqrt()
+""",
+    "... of float32": """\
+class Norm(nn.Module):
+    def forward(self, x):
+        x = x.float()
+        var, mean = torch.var_mean(x, dim=-1, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt()
+""",
+    "frequencies that another function computes": """\
+class Rotary(nn.Module):
+    def __init__(self, config, compute):
+        super().__init__()
+        inv_freq, self.factor = compute(config)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)  # AMP509
+
+    def forward(self, length):
+        turns = torch.outer(torch.arange(length, dtype=torch.float32), self.inv_freq.float())
+        return turns.cos(), turns.sin()
+""",
+    "float16 for values in bfloat16": """\
+class Experts(nn.Module):
+    def forward(self, x, index):
+        y = torch.empty_like(x, dtype=torch.float16)  # AMP507
+        for i, expert in enumerate(self.experts):
+            y[index == i] = expert(x[index == i]).to(y.dtype)
+        return y
+""",
+    "... where the code tests the dtype": """\
+class Experts(nn.Module):
+    def forward(self, x, index):
+        y = torch.empty_like(x, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float16)
+        return y.copy_(x)
+""",
+    "a buffer in float32 beside the output of a layer": """\
+class Margin(nn.Module):
+    def __init__(self, classes, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, size))
+        self.register_buffer("t", torch.zeros(1))
+
+    def forward(self, features, targets):
+        cosine = F.linear(F.normalize(features), F.normalize(self.weight))
+        mask = cosine > 0.5
+        hard = cosine[mask]
+        cosine[mask] = hard * (self.t + hard)  # AMP108
+        return cosine
+""",
+    "... that is cast": """\
+class Margin(nn.Module):
+    def __init__(self, classes, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, size))
+        self.register_buffer("t", torch.zeros(1))
+
+    def forward(self, features, targets):
+        cosine = F.linear(F.normalize(features), F.normalize(self.weight))
+        mask = cosine > 0.5
+        hard = cosine[mask]
+        cosine[mask] = hard * (self.t + hard).to(hard.dtype)
+        return cosine
+""",
+}
+TABLES = {"integers": INTEGERS, "averages": AVERAGES, "states": STATES, "kernels": KERNELS, "others": OTHERS}
+ROWS = [(f"{table}: {name}", body) for table, rows in TABLES.items() for name, body in rows.items()]
+
+
+@pytest.mark.parametrize("body", [body for _, body in ROWS], ids=[name for name, _ in ROWS])
+def test_what_the_option_assumes(body: str) -> None:
+    findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+    assert places(findings) == marks(HEAD + body), shown(findings)
+    assert not any(finding.certain for finding in findings)
+
+
+@pytest.mark.parametrize("body", [body for _, body in ROWS], ids=[name for name, _ in ROWS])
+def test_without_the_option_nothing_is_assumed(body: str) -> None:
+    assert check_source(HEAD + body, "train.py") == []
