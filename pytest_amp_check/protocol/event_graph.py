@@ -20,6 +20,7 @@ class Predicate:
 
     ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
     predicate that is already true for the first microbatch. ``is_one_short``: one that counts the first as the second.
+    ``is_true_once``: one that is true for a single microbatch of each window of three or more.
     ``trailing_microbatches``: number of microbatches after the last microbatch with a true predicate, and the total
     number, if both are known. ``eventual_truth``: truth for large counters, if the predicate compares a counter.
     ``eventually_excluded``: truth that is impossible for large counters, if known.
@@ -41,6 +42,7 @@ class Predicate:
         "is_flag",
         "is_off_by_one",
         "is_one_short",
+        "is_true_once",
         "is_window_predicate",
         "key",
         "other_sites",
@@ -61,6 +63,7 @@ class Predicate:
         self.is_window_predicate = False
         self.is_off_by_one = False
         self.is_one_short = False
+        self.is_true_once = False
         self.trailing_microbatches: tuple[int, int] | None = None
         self.eventual_truth: bool | None = None
         self.eventually_excluded: bool | None = None

@@ -26,6 +26,7 @@ from .graph_findings import (
     describe_first_window,
     describe_trailing,
     find_clips_without_scaler,
+    find_inverted_windows,
     find_running_divisors,
     find_scalers_made_per_call,
     find_short_first_windows,
@@ -152,6 +153,9 @@ class _GraphChecker(GraphExplorer):
         for label, test in find_short_first_windows(self):
             if test.site is not None:
                 yield make_finding(label, test.site, [], describe_first_window(test), ())
+        for test in find_inverted_windows(self):
+            if test.site is not None:
+                yield make_finding("window:inverted", test.site, [], describe_first_window(test), ())
         yield from find_running_divisors(self)
         yield from find_scalers_made_per_call(self)
         yield from find_clips_without_scaler(self)

@@ -31,6 +31,16 @@ def find_short_first_windows(summary: GraphSummary) -> Iterator[tuple[str, Predi
             yield "window:off-by-one" if test.is_off_by_one else "window:one-short", test
 
 
+def find_inverted_windows(summary: GraphSummary) -> Iterator[Predicate]:
+    """Yield predicates that are true once in a window, and whose falsehood guards all steps of the window."""
+    events = [node.event for node in summary.graph.nodes]
+    ends = {guard for event in events if isinstance(event, (e.ScalerStep, e.Step)) for guard in event.guards}
+    for key in summary.window_predicates:
+        test = summary.graph.predicates[key]
+        if test.is_true_once and key in summary.accumulating_windows and (key, True) not in ends:
+            yield test
+
+
 def find_running_divisors(summary: GraphSummary) -> Iterator[Finding]:
     """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
     for node in summary.graph.nodes:

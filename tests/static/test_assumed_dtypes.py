@@ -128,6 +128,16 @@ def change(before, after, key):
 def arrays(model):
     return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}  # AMP108
 """,
+    "a weight of another object": """\
+class Log:
+    def norms(self):
+        return self.coder.decoder.norm(dim=1).detach().cpu().numpy()  # AMP108
+""",
+    "... widened": """\
+class Log:
+    def norms(self):
+        return self.coder.decoder.detach().float().norm(dim=1).cpu().numpy()
+""",
     "widened": "def first(model, key):\n    return model.state_dict()[key].float().cpu().numpy()\n",
     "of an optimizer": "def first(optimizer, key):\n    return optimizer.state_dict()[key].numpy()\n",
     "of a schedule": "def first(lr_scheduler, key):\n    return lr_scheduler.state_dict()[key].numpy()\n",
@@ -182,6 +192,18 @@ class Backend:
     def loss(logits, targets, lengths, sizes):
         return F.ctc_loss(log_probs=logits.raw.float(), targets=targets, input_lengths=lengths, target_lengths=sizes)
 """,
+    "a decomposition in an optimizer": """\
+class Spectral(torch.optim.Optimizer):
+    @staticmethod
+    def basis(a, b):
+        return torch.linalg.qr(a @ b)  # AMP510
+""",
+    "... of a float32 product": """\
+class Spectral(torch.optim.Optimizer):
+    @staticmethod
+    def basis(a, b):
+        return torch.linalg.qr((a @ b).float())
+""",
     "angles of unknown dtype": """\
 def turn(table):
     angles = table.angles
@@ -209,6 +231,20 @@ class Task:
     def loss(self, batch, model: nn.Module):
         logits = model(input_ids=batch["ids"]).logits.float()
         return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["labels"].view(-1))
+""",
+    "a loss of probabilities in a region that casts nothing": """\
+class Depth(nn.Module):
+    def loss(self, labels, depths):
+        seen = labels.max(dim=1).values > 0
+        with torch.autocast("cuda", enabled=False):
+            return F.binary_cross_entropy(depths[seen], labels[seen])  # AMP507
+""",
+    "... of values that are widened": """\
+class Depth(nn.Module):
+    def loss(self, labels, depths):
+        seen = labels.max(dim=1).values > 0
+        with torch.autocast("cuda", enabled=False):
+            return F.binary_cross_entropy(depths[seen].float(), labels[seen])
 """,
     "variance and mean in one call": """\
 class Norm(nn.Module):

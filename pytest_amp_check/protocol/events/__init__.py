@@ -90,6 +90,7 @@ from .regions import (
     LeavingRegion,
     ScopeLost,
     Thread,
+    TrainerRun,
 )
 from .scaling import (
     DIVIDED,
@@ -212,6 +213,7 @@ __all__ = [
     "StepFollowed",
     "Symbol",
     "Thread",
+    "TrainerRun",
     "Undivided",
     "Unscale",
     "Update",

@@ -94,6 +94,10 @@ class ScopeLost(Event):
     how: str
 
 
+class TrainerRun(Event):
+    """The trainer of a framework runs a whole training inside an open region."""
+
+
 class LeavingRegion(Event):
     """A module runs where the state or the cache of an open region does not apply."""
 

@@ -11,9 +11,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP101", "stale-weight-cache", "autocast", "error", "both", True, ""),
         ("autocast",),
+        ("TrainerRun",),
         (),
-        (),
-        ("write@region-then-forward",),
+        ("write@region-then-forward", "training:in-region"),
     ),
     (
         ("AMP102", "reentrant-autocast-instance", "autocast", "error", "both", True, "safe"),
@@ -341,6 +341,7 @@ INDEX: tuple[Listing, ...] = (
             "clip@window",
             "window:off-by-one",
             "window:one-short",
+            "window:inverted",
             "window:single",
             "window:unused",
             "window:running-divisor",

@@ -307,6 +307,7 @@ def _remainder_formula(
     test.is_off_by_one = first is not None and first + offset - remainder == 0
     # A start that the program resumes from is taken for the end of a window.
     begins = first if first is not None else base.count.added_to_start
+    test.is_true_once = known != 2
     test.is_one_short = begins is not None and begins + offset - remainder == 2
     if known and isinstance(base, UnknownValue) and base.count.is_loop_index and base.count.first_value is not None:
         test.trailing_microbatches = _trailing_microbatches(

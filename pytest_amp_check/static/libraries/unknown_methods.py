@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from ...protocol import events as e
+from ...protocol.events.regions import describe_region
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import access_text, find_access_path
 from ...protocol.torch_api import SCALER_METHODS
@@ -14,6 +15,7 @@ from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
 from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.identity import Operation, structural_unknown
+from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.name_effects import effects_of_name
@@ -41,7 +43,7 @@ from .losses import (
     makes_zeros,
     run_backward,
 )
-from .nonfinite import current_code
+from .nonfinite import current_code, find_single_assignment
 from .parts import cast_part, cast_part_to
 from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
 
@@ -289,6 +291,25 @@ def _call_update_parameters(
     return None
 
 
+#: Packages with trainers that run all steps of a training in one call, and the methods that do.
+_TRAINER_PACKAGES = frozenset(("transformers", "trl", "lightning", "pytorch_lightning"))
+
+
+def _call_trainer(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """Emit the call that runs the training of a framework's trainer, if a region is open."""
+    regions, name = interp.state.open_regions, receiver_of(node)
+    is_open = bool(regions) and regions[-1].enabled is not False and regions[-1].dtype not in ("float32", "float64")
+    made = find_single_assignment(interp, name.id) if is_open and isinstance(name, ast.Name) else name
+    callee = callee_of(made) if is_open else None
+    dotted = "" if callee is None else dotted_name(interp, callee) or ""
+    if dotted.endswith("Trainer") and dotted.partition(".")[0] in _TRAINER_PACKAGES:
+        event = interp.emit(e.TrainerRun, node, names={"call": expression_text(node)})
+        site = regions[-1].site
+        if event is not None and site is not None:
+            event.premises = ((site, describe_region(regions[-1].dtype)),)
+    return None
+
+
 _METHODS: dict[str, Method] = {
     "backward": _call_backward,
     **dict.fromkeys(
@@ -309,6 +330,7 @@ _METHODS: dict[str, Method] = {
     ),
     "step": _call_scheduler_step,
     "update_parameters": _call_update_parameters,
+    **dict.fromkeys(("train", "fit"), _call_trainer),
 }
 
 

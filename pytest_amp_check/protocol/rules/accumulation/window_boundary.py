@@ -75,6 +75,13 @@ RULE = Rule(
             INFO,
             effect="the first step of each epoch lacks one micro-batch, and one is left over at the end; no error",
         ),
+        "window:inverted": ViolationKind(
+            "The optimizer steps where `{window}` is false, in all micro-batches of a window but one: step where it is "
+            "true",
+            WARNING,
+            effect="nearly each micro-batch steps alone, with its k-th share of the gradient; no error",
+            certainty=Certainty(is_possible=True, assumption="the loop is meant to accumulate gradients"),
+        ),
         "window:single": ViolationKind(
             "`{engine}.accumulate()` ends a window with each micro-batch, because `{call}` got no "
             "`{parameter}`: pass `{parameter}={option}`",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter
-from ...rule import BOTH, ERROR, Rule, TraceContext, ViolationKind
+from ...event_graph import Program
+from ...events import AutocastEnter, TrainerRun
+from ...rule import BOTH, ERROR, WARNING, Certainty, Labels, Rule, TraceContext, ViolationKind
+
+
+def _check_trainer(event: TrainerRun, program: Program) -> Labels:
+    yield "training:in-region", {}
+
 
 RULE = Rule(
     "AMP101",
@@ -12,6 +18,7 @@ RULE = Rule(
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
     effect="until the region ends, forwards compute with the weights from before this change; no error",
     detected_by=BOTH,
+    event_checks={TrainerRun: _check_trainer},
     prescan_words=("autocast",),
     violations={
         "write@region-then-forward": ViolationKind(
@@ -20,6 +27,13 @@ RULE = Rule(
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
             trace_context=TraceContext(shows_earlier=True, edit_at=(AutocastEnter,)),
+        ),
+        "training:in-region": ViolationKind(
+            "`{call}` runs the training in an open autocast region, so all forwards use the weights of the start: call "
+            "it outside the region, and choose the precision in the trainer's arguments",
+            WARNING,
+            effect="the cached low-precision copies of float32 weights never change: the loss does not fall; no error",
+            certainty=Certainty(is_possible=True, assumption="trained weights are float32"),
         ),
     },
     rationale="""\

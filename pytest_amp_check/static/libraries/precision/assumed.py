@@ -122,7 +122,7 @@ def _is_other_method(interp: Interpreter, function: Function, cls: Class) -> boo
     """
     return (
         bool(interp.project.assumed_dtype)
-        and role_of(interp, cls) is None
+        and role_of(interp, cls) not in (torch_api.MODULE, torch_api.AUTOGRAD_FUNCTION)
         and function.name != "__init__"
         and "__getitem__" not in cls.methods  # a data set, which makes float32
         and (_names_torch(function) or not _OF_TENSORS.isdisjoint(function.attributes_used()))

@@ -144,6 +144,8 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
         return DtypeInfo("int")
     if op.name in CAST_METHODS:
         return apply_cast(interp, op)
+    if op.name == "numpy" and not op.first_info.dtype and _is_detached(interp, op.node):
+        return apply_op(interp, op._replace(first_info=DtypeInfo(interp.assumed_dtype)))
     is_computed = isinstance(receiver_of(op.node), ast.BinOp)
     if interp.assumed_dtype and is_computed and op.name in kernels.TENSOR_METHODS:
         check_kernel(interp, op)
@@ -152,6 +154,16 @@ def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
         if is_low_method(op.name)
         else _apply_other_call(interp, op.node, op.argument_infos[1:], op.keyword_infos)
     )
+
+
+def _is_detached(interp: Interpreter, node: ast.expr) -> bool:
+    """Return True for a tensor that had a gradient, so that the option says that it is low: ``x.detach().cpu()``."""
+    held: ast.expr | None = node
+    while isinstance(held, ast.Call):
+        if last_name(held.func) == "detach":
+            return bool(interp.project.assumed_dtype) and not interp.assumes_region
+        held = receiver_of(held)
+    return False
 
 
 def _apply_other_call(

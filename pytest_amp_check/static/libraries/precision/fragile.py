@@ -262,6 +262,10 @@ _PROBABILITY_OPS = frozenset(("softmax", "log_softmax", "logsumexp", "exp", "kl_
 _DTYPE_NAMES = frozenset(("dtype", "half"))
 
 
+#: A loss that autocast refuses, because it needs float32.
+_BANNED = "binary_cross_entropy"
+
+
 class _CheckedIslands(set[object]):
     """Functions of a file with a reported op in a region without autocast."""
 
@@ -282,7 +286,8 @@ def check_island(interp: Interpreter, op: OpCall) -> None:
         op.base_name not in _PROBABILITY_OPS or not _DTYPE_NAMES.isdisjoint(function.attributes_used())
     ):
         return
-    if result_dtype(op.name, op.first_info, AutocastState("on", "cuda", interp.assumed_dtype)) != "float32":
+    wide = result_dtype(op.name, op.first_info, AutocastState("on", "cuda", interp.assumed_dtype))
+    if wide != "float32" and op.name != _BANNED:
         return
     seen = interp.file_data(_CheckedIslands)
     if function not in seen:
