@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable
 
 from ....protocol import events as e
+from ....protocol import torch_api
 from ....protocol.source_text import SourceText, access_text
+from ...interpreter.classes import role_of
 from ...interpreter.dtypes import (
     ANGLES,
     CAST,
@@ -128,9 +130,15 @@ def check_cast_of_angles(interp: Interpreter, angles: DtypeInfo, dtype: str, cas
 
 
 def check_narrowing(interp: Interpreter, given: DtypeInfo, dtype: str, node: ast.Call) -> None:
-    """Report a float16 tensor that code without another dtype makes of bfloat16 values, which have a larger range."""
-    function = interp.state.frame.function
-    is_chosen = function is None or "bfloat16" in function.attributes_used()
+    """Report a float16 tensor that a module makes of bfloat16 values, which have a larger range.
+
+    The code must name float16, and no other low dtype.
+    """
+    function, cls = interp.state.frame.function, interp.state.frame.cls
+    if function is None or cls is None or role_of(interp, cls) != torch_api.MODULE:
+        return
+    names = {last_name(part) for part in walk(node)}
+    is_chosen = names.isdisjoint(("float16", "half")) or "bfloat16" in function.attributes_used()
     if interp.project.assumed_dtype and given.dtype == "bfloat16" and dtype == "float16" and not is_chosen:
         emit_once(interp, e.FragileMath, node, DtypeInfo(dtype), how="narrowed", names={"call": SourceText(node)})
 
