@@ -15,6 +15,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils as foreach_utils
 from torch.utils.checkpoint import checkpoint
 
+from pytest_amp_check import record
 from pytest_amp_check.protocol.byte_sizes import format_size
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 from pytest_amp_check.runtime.measure import ledger, storages
@@ -943,6 +944,22 @@ def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: st
             torch.autograd.backward(loss)
         else:
             torch.autograd.grad(loss, list(layers.parameters()))
+    assert memory.peak > 0
+
+
+@pytest.mark.parametrize("around", [torch.Tensor.backward, torch.autograd.backward], ids=["method", "function"])
+def test_what_a_checkpoint_computes_anew_while_the_patches_of_a_recorder_stay(
+    around: Callable[..., Any], patched_once: None
+) -> None:
+    """The pytest plugin keeps the patches from its first recording on."""
+    with record():
+        pass
+    with estimate_memory() as memory:
+        layer = nn.Linear(8, 8).cuda()
+        x = layer(torch.randn(4, 8, device="cuda"))
+        hidden = checkpoint(lambda x: functional.dropout(x, 0.1) * 2, x, use_reentrant=False)
+        loss = hidden.sum()
+        loss.backward() if around is torch.Tensor.backward else torch.autograd.backward(loss)
     assert memory.peak > 0
 
 

@@ -327,6 +327,71 @@ def test_a_compiled_model_is_the_same_to_the_bit(backend: str) -> None:
     assert_silent(run)
 
 
+class Layers(nn.Module):
+    """A module of a program: torch compiles it by its forward, and a module of torch by a function around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.first(x).relu()
+        result: Tensor = self.second(hidden)
+        return result
+
+
+def compile_in_place(model: nn.Module, **options: Any) -> nn.Module:
+    model.compile(**options)
+    return model
+
+
+def compile_forward(model: Any, **options: Any) -> Any:
+    model.forward = torch.compile(model.forward, **options)
+    return model
+
+
+def compile_around(model: nn.Module, **options: Any) -> Any:
+    return torch.compile(lambda x: model(x) * 2, **options)
+
+
+def compile_first_layer(model: Layers, **options: Any) -> Layers:
+    model.first = torch.compile(model.first, **options)  # type: ignore[assignment]
+    return model
+
+
+COMPILED: dict[str, Callable[..., Any]] = {
+    "a module of the program": lambda **options: torch.compile(Layers(), **options),
+    "a module of torch": lambda **options: torch.compile(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), **options),
+    "a module in place": lambda **options: compile_in_place(Layers(), **options),
+    "a forward": lambda **options: compile_forward(Layers(), **options),
+    "a part of a module": lambda **options: compile_first_layer(Layers(), **options),
+    "a function around a module": lambda **options: compile_around(Layers(), **options),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # deprecation warnings of the compiler
+@pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
+def test_what_is_compiled_is_compiled_inside_of_a_recording(make: Callable[..., Any]) -> None:
+    sizes: list[int] = []
+
+    def note_size(graph: Any, inputs: object) -> Any:
+        sizes.append(len(graph.graph.nodes))
+        return graph.forward
+
+    def run_compiled() -> list[int]:
+        torch._dynamo.reset()
+        sizes.clear()
+        make(backend=note_size, fullgraph=True)(torch.ones(2, 8)).sum().backward()
+        return [*sizes]
+
+    plain = run_compiled()
+    with record() as run:
+        recorded = run_compiled()
+    torch._dynamo.reset()
+    assert run.failure is None
+    assert (len(plain), recorded) == (1, plain)
+
+
 def compiled_parts_trainer(steps: int) -> Trace:
     """Train with compiled code that switches autocast, that leaves a region, and that runs outside of modules."""
     seeded()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -396,8 +397,15 @@ _RANDOM = (
 ).split()
 
 
-#: Functions that run a backward pass and are visible to function modes.
-PASSES = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+#: Functions that run a backward pass and are visible to function modes, without the patches of a recorder.
+_PASSES: frozenset[Any] = frozenset(
+    inspect.unwrap(function) for function in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+)
+
+
+def runs_backward(func: Any) -> bool:
+    """Return True if a function that a function mode sees runs a backward pass, also through a recorder's patch."""
+    return getattr(func, "__wrapped__", func) in _PASSES
 
 
 def run_backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -439,7 +447,7 @@ class RedirectMode(TorchFunctionMode):
             if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
                 # torch refuses a bare index if there is no such device.
                 args = (torch.device("cuda", args[0]), *args[1:])
-            if func in PASSES:
+            if runs_backward(func):
                 return run_backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...protocol.byte_sizes import parse_size
 from ..emulate.cuda import emulate_cuda
-from ..emulate.redirects import PASSES, run_backward_in
+from ..emulate.redirects import run_backward_in, runs_backward
 from .memory import Memory
 from .stand_ins import StandIns, foreach_by_default, replace_attribute
 
@@ -33,7 +33,7 @@ class _CudaKernels(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in PASSES:
+        if runs_backward(func):
             return run_backward_in(self, func, args, kwargs)
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     module = torch.nn.Module
     return [
-        Patch(module, "__call__", make_wrapper=_wrap_call),
+        Patch(module, "__call__", make_wrapper=_wrap_call, compiles_callees=True),
         Patch(module, "zero_grad", on_return=_notify_zero_grad, may_be_compiled=True),
         Patch(module, "load_state_dict", on_return=_notify_load),
         Patch(module, "half", on_return=_make_cast_notifier(torch.float16), only_user_calls=True),

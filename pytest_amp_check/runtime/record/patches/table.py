@@ -50,6 +50,8 @@ class Patch(NamedTuple):
     make_wrapper: Callable[[Any], Any] | None = None
     #: True if a program may keep the method bound to its object.
     may_be_bound: bool = False
+    #: True if the replacement is outside of compiled code, and what it calls is compiled.
+    compiles_callees: bool = False
 
 
 class PatchSet:
@@ -74,6 +76,8 @@ class PatchSet:
                 self._set_attribute(
                     patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value
                 )
+                if patch.compiles_callees:
+                    never_compile(value, compiles_callees=True)
 
     def has_patches(self, owner: Any) -> bool:
         """Return True if an attribute of a class or module is patched."""
@@ -131,8 +135,8 @@ def _script_ops() -> dict[int, str]:
     return table
 
 
-def never_compile(function: Any) -> None:
-    """Exclude a function and all callees from compilation.
+def never_compile(function: Any, *, compiles_callees: bool = False) -> None:
+    """Exclude a function from compilation, and all callees unless ``compiles_callees``.
 
     Needed where compiled code returns untraceable calls to Python.
     """
@@ -141,8 +145,9 @@ def never_compile(function: Any) -> None:
     if code is None:
         return
     if hasattr(eval_frame, "set_code_exec_strategy"):
-        skip = eval_frame._FrameAction.SKIP
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+        actions = eval_frame._FrameAction
+        of_callees = actions.DEFAULT if compiles_callees else actions.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(actions.SKIP, of_callees))
     else:  # before torch 2.7
         eval_frame.skip_code(code)
 
@@ -162,7 +167,7 @@ def _make_notifier(original: Any, patch: Patch, depth: int = 2) -> Callable[...,
 
     ``depth`` is the number of frames from :func:`is_called_by_torch` up to the caller.
     """
-    _, _, on_call, on_return, on_error, only_user_calls, may_be_compiled, _, _ = patch
+    _, _, on_call, on_return, on_error, only_user_calls, may_be_compiled, *_ = patch
 
     def patched_function(*args: Any, **kwargs: Any) -> Any:
         if may_be_compiled and torch.compiler.is_compiling():
