@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .event_graph import Program
 from .events import Event, EventKind
+from .fast_namedtuple import NamedTuple
 from .fix import APPLICABILITIES
 from .severities import ERROR, INFO, SEVERITIES, WARNING
 
@@ -165,14 +166,11 @@ class TraceContext:
       depend.
     - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
-    - ``edit_at``: kinds of events beside which the remedy is to be written, if not at the location of the finding. A
-      region stands for the call in its function that leads to the finding.
     """
 
     __slots__ = (
         "background_kinds",
         "begins_with",
-        "edit_at",
         "region_around",
         "region_before",
         "shows_earlier",
@@ -192,9 +190,7 @@ class TraceContext:
         shows_window_end: bool = False,
         shows_skip: bool = False,
         background_kinds: tuple[EventKind, ...] = (),
-        edit_at: tuple[EventKind, ...] = (),
     ) -> None:
-        self.edit_at = edit_at
         self.begins_with = begins_with
         self.region_around = region_around
         self.region_before = region_before
@@ -203,6 +199,22 @@ class TraceContext:
         self.shows_window_end = shows_window_end
         self.shows_skip = shows_skip
         self.background_kinds = background_kinds
+
+
+class Edit(NamedTuple):
+    """An edit that a remedy needs beside that at the location of the finding.
+
+    - ``text``: what to write there, in the imperative, as a template over source texts.
+    - ``beside``: kinds of events beside which to write.
+    - ``search``: how to find the location, a key of ``_SEARCHES`` in :mod:`.edit_places`. "event" is an event of the
+      kinds in ``beside``.
+    - ``is_always_shown``: the edit is shown even if the code around the finding shows its line.
+    """
+
+    text: str
+    beside: tuple[EventKind, ...] = ()
+    search: str = "event"
+    is_always_shown: bool = False
 
 
 _NO_CONTEXT = TraceContext()
@@ -222,6 +234,7 @@ class ViolationKind:
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
     - ``trace_context``: other events that the trace shows.
+    - ``edits``: what to write at other locations, in the order in which to show the edits.
     - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
@@ -236,6 +249,7 @@ class ViolationKind:
         "any_precision",
         "cause",
         "certainty",
+        "edits",
         "effect",
         "effect_cases",
         "exemption",
@@ -258,6 +272,7 @@ class ViolationKind:
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
         trace_context: TraceContext = _NO_CONTEXT,
+        edits: tuple[Edit, ...] = (),
         precedence: Precedence = _ALWAYS,
         certainty: Certainty = _DEFINITE,
         exemption: str = "",
@@ -272,6 +287,7 @@ class ViolationKind:
         self.cause = cause
         self.trace_kinds = trace_kinds
         self.trace_context = trace_context
+        self.edits = edits
         self.precedence = precedence
         self.certainty = certainty
         self.exemption = exemption

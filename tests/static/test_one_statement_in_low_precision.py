@@ -405,7 +405,11 @@ STATEMENTS: list[Case] = [
         "cuda",
         't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()',
         "positions:angles",
-        ["torch.einsum('i,j->ij', t, inv)", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        [
+            "torch.einsum('i,j->ij', t, inv)",
+            "torch.einsum('i,j->ij', t.float(), inv.float())",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     ("cpu16", 't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()', "", []),
     ("cuda", "t = torch.arange(4096).float()\ny = torch.outer(t, inv).sin()", "", []),
@@ -413,13 +417,13 @@ STATEMENTS: list[Case] = [
         "cuda",
         "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
         "positions:angles",
-        ["t[:, None] @ inv", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cuda", enabled=False):'],
     ),
     (
         "cpu16",
         "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
         "positions:angles",
-        ["t[:, None] @ inv", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cuda", enabled=False):'],
     ),
     ("cuda", "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).exp()", "", []),
     # Attention of other packages takes three tensors of one dtype.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import AutocastEnter
-from ...rule import BOTH, ERROR, Rule, TraceContext, ViolationKind
+from ...rule import BOTH, ERROR, Edit, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP101",
@@ -16,10 +16,11 @@ RULE = Rule(
     violations={
         "write@region-then-forward": ViolationKind(
             "`{call}` changes parameters in an open autocast region, so the next forward uses cached "
-            "old weights: end the region before this line, and enter autocast again for the next forward",
+            "old weights: write `torch.clear_autocast_cache()` after this line, or end the region before it",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_earlier=True, edit_at=(AutocastEnter,)),
+            trace_context=TraceContext(shows_earlier=True),
+            edits=(Edit("or write `torch.clear_autocast_cache()` after this call", search="call in region"),),
         ),
     },
     rationale="""\

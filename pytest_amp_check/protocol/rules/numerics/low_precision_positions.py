@@ -5,11 +5,17 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import LowPositions
 from ...rule import BOTH, INFO, WARNING, Certainty, Labels, Rule, ViolationKind
+from ...source_text import find_wide_call
 
 
 def _check_low_positions(event: LowPositions, program: Program) -> Labels:
     doubt = event.how == "buffer" or (event.how == "scaled" and event.dtype != "bfloat16")
-    yield f"positions:{event.how}", {"severity": INFO} if doubt else {}
+    values = (
+        {"wide": find_wide_call(str(event.names.get("call") or "")) or "it on `.float()` operands"}
+        if event.how == "angles"
+        else {}
+    )
+    yield f"positions:{event.how}", {**values, **({"severity": INFO} if doubt else {})}
 
 
 RULE = Rule(
@@ -23,12 +29,12 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(
-            "`{call}` computes angles in low precision, so they are off by radians: compute it on "
-            '`.float()` operands in `with torch.autocast("cuda", enabled=False):`'
+            "`{call}` computes angles in low precision, so they are off by radians: compute {wide} in "
+            '`with torch.autocast("cuda", enabled=False):`'
         ),
         "positions:cast": ViolationKind(
-            "`{call}` rounds positions to low precision before their sine or cosine: keep positions and "
-            "angles in float32, and cast only their sine and cosine"
+            "`{call}` rounds positions to low precision before their sine or cosine: make it float32 "
+            "here, with what multiplies it, and cast only the sine and cosine"
         ),
         "positions:rotation": ViolationKind(
             "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
@@ -61,8 +67,8 @@ RULE = Rule(
             "compute the angles in float32, and cast their sine and cosine"
         ),
         "positions:product": ViolationKind(
-            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute "
-            'it in `with torch.autocast("cuda", enabled=False):`',
+            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: put this "
+            'statement into `with torch.autocast("cuda", enabled=False):`',
             INFO,
             effect=(
                 "the product has only 3 digits (2 in bfloat16): angles are up to 0.03 radians off, pixels 1.3; no error"
@@ -71,7 +77,7 @@ RULE = Rule(
         ),
         "positions:chain": ViolationKind(
             "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: "
-            'compute it in `with torch.autocast("cuda", enabled=False):`',
+            'put this statement into `with torch.autocast("cuda", enabled=False):`',
             INFO,
             effect="the matrix has only 2 to 3 digits, so a rotation also stretches, and positions drift; no error",
             certainty=Certainty(is_possible=True),

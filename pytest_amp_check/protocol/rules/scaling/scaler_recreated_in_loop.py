@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Cause, Certainty, Edit, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_repetition(event: ScalerNew, program: Program) -> Labels:
@@ -26,7 +26,7 @@ RULE = Rule(
     violations={
         "new@used": ViolationKind(
             "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found "
-            "is lost: construct it once, before `{loop}`",
+            "is lost: move this line to before `{loop}`",
             effect=(
                 "the scale starts anew in each iteration: if the loss needs a smaller one, no step is ever applied"
             ),
@@ -37,6 +37,7 @@ RULE = Rule(
             },
             cause=Cause(ScalerNew),
             in_next_iteration=True,
+            edits=(Edit("move the construction here, before this loop{passing}", search="loop"),),
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale "
