@@ -100,7 +100,7 @@ def find_edit_places(
         if "{" + role not in kind.message:
             continue
         name = search.find_name(role, values.get(role, ""), site)
-        if name is None and any(edit.search == _NEW_SCALER for edit in kind.edits) and role == "scaler":
+        if name is None and any(edit.search == _NEW_SCALER for edit in kind.trace_context.edits) and role == "scaler":
             names[role] = search.name_new_scaler()
             names["enabled"] = search.describe_choice()
         if name is None:
@@ -110,9 +110,9 @@ def find_edit_places(
             passed += search.find_passing(role, name)
     steps = [TraceStep(at, text, is_event=False) for event in events for at, text in event.edits]
     texts: dict[str, str] = {}
-    for event in reversed([*events]) if kind.edits else ():
+    for event in reversed([*events]) if kind.trace_context.edits else ():
         texts.update((key, text) for key, value in event.names.items() if (text := str(value)))
-    for edit in kind.edits:
+    for edit in kind.trace_context.edits:
         steps += _SEARCHES[edit.search](search, edit, {**texts, **values, **names})
     placed = {step.site.call_key for step in steps}
     steps += [step for step in passed if step.site.call_key not in placed]

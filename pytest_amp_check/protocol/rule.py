@@ -152,8 +152,24 @@ _ALWAYS = Precedence()
 _DEFINITE = Certainty()
 
 
+class Edit(NamedTuple):
+    """An edit that a remedy needs beside that at the location of the finding.
+
+    - ``text``: what to write there, in the imperative, as a template over source texts.
+    - ``beside``: kinds of events beside which to write.
+    - ``search``: how to find the location, a key of ``_SEARCHES`` in :mod:`.edit_places`. "event" is an event of the
+      kinds in ``beside``.
+    - ``is_always_shown``: the edit is shown even if the code around the finding shows its line.
+    """
+
+    text: str
+    beside: tuple[EventKind, ...] = ()
+    search: str = "event"
+    is_always_shown: bool = False
+
+
 class TraceContext:
-    """Events that a finding shows beside those of the violation, so that its message can be believed and followed.
+    """Events and edits that a finding shows beside the violation, so that its message can be believed and followed.
 
     - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
       uncleared backward.
@@ -166,11 +182,13 @@ class TraceContext:
       depend.
     - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
+    - ``edits``: what to write at other locations, in the order in which to show the edits.
     """
 
     __slots__ = (
         "background_kinds",
         "begins_with",
+        "edits",
         "region_around",
         "region_before",
         "shows_earlier",
@@ -190,6 +208,7 @@ class TraceContext:
         shows_window_end: bool = False,
         shows_skip: bool = False,
         background_kinds: tuple[EventKind, ...] = (),
+        edits: tuple[Edit, ...] = (),
     ) -> None:
         self.begins_with = begins_with
         self.region_around = region_around
@@ -199,22 +218,7 @@ class TraceContext:
         self.shows_window_end = shows_window_end
         self.shows_skip = shows_skip
         self.background_kinds = background_kinds
-
-
-class Edit(NamedTuple):
-    """An edit that a remedy needs beside that at the location of the finding.
-
-    - ``text``: what to write there, in the imperative, as a template over source texts.
-    - ``beside``: kinds of events beside which to write.
-    - ``search``: how to find the location, a key of ``_SEARCHES`` in :mod:`.edit_places`. "event" is an event of the
-      kinds in ``beside``.
-    - ``is_always_shown``: the edit is shown even if the code around the finding shows its line.
-    """
-
-    text: str
-    beside: tuple[EventKind, ...] = ()
-    search: str = "event"
-    is_always_shown: bool = False
+        self.edits = edits
 
 
 _NO_CONTEXT = TraceContext()
@@ -234,7 +238,6 @@ class ViolationKind:
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
     - ``trace_context``: other events that the trace shows.
-    - ``edits``: what to write at other locations, in the order in which to show the edits.
     - ``precedence``: the programs, paths and findings beside which the violation is not reported.
     - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
@@ -249,7 +252,6 @@ class ViolationKind:
         "any_precision",
         "cause",
         "certainty",
-        "edits",
         "effect",
         "effect_cases",
         "exemption",
@@ -272,7 +274,6 @@ class ViolationKind:
         cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
         trace_context: TraceContext = _NO_CONTEXT,
-        edits: tuple[Edit, ...] = (),
         precedence: Precedence = _ALWAYS,
         certainty: Certainty = _DEFINITE,
         exemption: str = "",
@@ -287,7 +288,6 @@ class ViolationKind:
         self.cause = cause
         self.trace_kinds = trace_kinds
         self.trace_context = trace_context
-        self.edits = edits
         self.precedence = precedence
         self.certainty = certainty
         self.exemption = exemption

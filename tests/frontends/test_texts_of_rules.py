@@ -47,7 +47,7 @@ def list_lines(rule: Rule) -> Iterator[str]:
         yield from _list_cases(kind.effect_cases, 6)
         if kind.certainty.assumption:
             yield from _wrap(f"only if {kind.certainty.assumption}", 6)
-        for edit in kind.edits:
+        for edit in kind.trace_context.edits:
             yield from _wrap(f"where ({edit.search}): {edit.text}", 6)
 
 

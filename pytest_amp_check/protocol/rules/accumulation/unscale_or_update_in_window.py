@@ -33,8 +33,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_window_end=True),
-            edits=(_BEFORE_STEP,),
+            trace_context=TraceContext(shows_window_end=True, edits=(_BEFORE_STEP,)),
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
@@ -47,7 +46,7 @@ RULE = Rule(
             _UNSCALED_EARLY,
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
-            edits=(_BEFORE_STEP,),
+            trace_context=TraceContext(edits=(_BEFORE_STEP,)),
         ),
         "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: move it to after "
@@ -57,8 +56,9 @@ RULE = Rule(
             ),
             trace_kinds=(Backward,),
             exemption="serves-another",
-            trace_context=TraceContext(shows_window_end=True),
-            edits=(Edit("move it here, after this step", (ScalerStep,)),),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move it here, after this step", (ScalerStep,)),)
+            ),
         ),
     },
     rationale="""\

@@ -40,8 +40,9 @@ RULE = Rule(
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True),
-            edits=(Edit("move it here, after this step", (ScalerStep, Step)),),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move it here, after this step", (ScalerStep, Step)),)
+            ),
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only "
@@ -51,7 +52,7 @@ RULE = Rule(
             in_next_iteration=True,
             any_precision=True,
             certainty=Certainty(is_possible=True, assumption="each iteration of `{header}` is meant to count"),
-            edits=(Edit("move it here, before this loop", search="loop"),),
+            trace_context=TraceContext(edits=(Edit("move it here, before this loop", search="loop"),)),
         ),
         "clip@window": ViolationKind(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier "
@@ -63,8 +64,9 @@ RULE = Rule(
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True),
-            edits=(Edit("move the clip here, before this step", (ScalerStep, Step)),),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move the clip here, before this step", (ScalerStep, Step)),)
+            ),
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Graph, Program
 from ...events import ModuleCast, Scale
-from ...rule import BOTH, INFO, WARNING, Certainty, Edit, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Certainty, Edit, Rule, TraceContext, Verdicts, ViolationKind
 from ...sites import Site
 from ...tracked_objects import TrackedObject
 
@@ -96,26 +96,26 @@ RULE = Rule(
         "scale@no-autocast": ViolationKind(
             "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: "
             'run `{module}` and the loss in `with torch.autocast("cuda"):`',
-            edits=_AROUND_FORWARD,
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@no-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
             certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
-            edits=_AROUND_FORWARD,
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: run "
             '`{module}` and the loss in `with torch.autocast("cuda"):`',
-            edits=_AROUND_FORWARD,
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@outside-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss that seems to be computed outside autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
             certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
-            edits=_AROUND_FORWARD,
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale:autocast-disabled": ViolationKind(
             "`{call}` is disabled in every forward, but `{scaler}` is enabled, so the training runs in float32: enable "

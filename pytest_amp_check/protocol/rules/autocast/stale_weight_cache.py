@@ -19,8 +19,10 @@ RULE = Rule(
             "old weights: write `torch.clear_autocast_cache()` after this line, or end the region before it",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_earlier=True),
-            edits=(Edit("or write `torch.clear_autocast_cache()` after this call", search="call in region"),),
+            trace_context=TraceContext(
+                shows_earlier=True,
+                edits=(Edit("or write `torch.clear_autocast_cache()` after this call", search="call in region"),),
+            ),
         ),
     },
     rationale="""\

@@ -98,14 +98,14 @@ RULE = Rule(
         "save:no-scaler": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}.state_dict()` to "
             'it, under the key `"scaler"`, and load it where a run resumes',
-            trace_context=TraceContext(background_kinds=(ScalerNew,)),
-            edits=(_LOAD,),
+            trace_context=TraceContext(background_kinds=(ScalerNew,), edits=(_LOAD,)),
         ),
         "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to "
             "the saved objects, and load it on resume",
-            trace_context=TraceContext(background_kinds=(ScalerNew,)),
-            edits=(Edit("load the state of `{scaler}` here, too", (OptimizerLoad,)),),
+            trace_context=TraceContext(
+                background_kinds=(ScalerNew,), edits=(Edit("load the state of `{scaler}` here, too", (OptimizerLoad,)),)
+            ),
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed "

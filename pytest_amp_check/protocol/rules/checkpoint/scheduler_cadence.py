@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Backward, FollowingEvent, ScalerStep, SchedulerStep, Step, StepFollowed
-from ...rule import INFO, WARNING, Certainty, Edit, Labels, Precedence, Rule, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _check_cadence(event: FollowingEvent, program: Program) -> Labels:
@@ -70,7 +70,7 @@ RULE = Rule(
             effect="the schedule runs k times too fast for k micro-batches: its end comes after a k-th of the steps",
             trace_kinds=(Backward,),
             in_next_iteration=True,
-            edits=(Edit("move it here, after this step", (ScalerStep, Step)),),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep, Step)),)),
         ),
     },
     rationale="""\

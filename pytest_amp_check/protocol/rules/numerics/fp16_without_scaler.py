@@ -50,11 +50,13 @@ RULE = Rule(
             'construct `{scaler} = torch.amp.GradScaler("cuda")` once, and write `{scaler}.scale({loss}).backward()` '
             "here and `{scaler}.step({optimizer})`, `{scaler}.update()` for the step, or only "
             "`dtype=torch.bfloat16` in the region",
-            trace_context=TraceContext(region_before=True),
-            edits=(
-                Edit('write `{scaler} = torch.amp.GradScaler("cuda")` {side}{passing}', search="new scaler"),
-                Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
-                _STEP,
+            trace_context=TraceContext(
+                region_before=True,
+                edits=(
+                    Edit('write `{scaler} = torch.amp.GradScaler("cuda")` {side}{passing}', search="new scaler"),
+                    Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
+                    _STEP,
+                ),
             ),
         ),
         "backward:no-scaler-option": ViolationKind(
@@ -63,14 +65,16 @@ RULE = Rule(
             "and write `{scaler}.scale({loss}).backward()` here and "
             "`{scaler}.step({optimizer})`, `{scaler}.update()` for the step",
             certainty=Certainty(is_possible=True, assumption="the run chooses float16 for the region"),
-            trace_context=TraceContext(region_before=True),
-            edits=(
-                Edit(
-                    'write `{scaler} = torch.amp.GradScaler("cuda"{enabled})` {side}{passing}',
-                    search="new scaler",
+            trace_context=TraceContext(
+                region_before=True,
+                edits=(
+                    Edit(
+                        'write `{scaler} = torch.amp.GradScaler("cuda"{enabled})` {side}{passing}',
+                        search="new scaler",
+                    ),
+                    Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
+                    _STEP,
                 ),
-                Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
-                _STEP,
             ),
         ),
         "scaler:off-in-float16": ViolationKind(

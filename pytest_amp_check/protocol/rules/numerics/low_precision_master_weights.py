@@ -52,12 +52,14 @@ _REFUSED = ", and GradScaler cannot unscale their gradients on CUDA"
 
 #: The finding does not depend on the line that constructs the optimizer.
 _SHOWS_OPTIMIZER = TraceContext(background_kinds=(OptimizerNew,))
-
-
-#: Without a scaler, bfloat16 is the safe dtype of the region.
-_AROUND_FORWARD = (
-    Edit('run this forward in `with torch.autocast("cuda", dtype=torch.bfloat16):`', search="forward of module"),
+#: Without a scaler, bfloat16 is the safe dtype of a region.
+_SHOWS_FORWARD = TraceContext(
+    background_kinds=(OptimizerNew,),
+    edits=(
+        Edit('run this forward in `with torch.autocast("cuda", dtype=torch.bfloat16):`', search="forward of module"),
+    ),
 )
+
 
 RULE = Rule(
     "AMP501",
@@ -78,8 +80,7 @@ RULE = Rule(
             "`{call}` stores trained parameters in {dtype}, where small updates round to "
             'nothing{refused}: leave out {dtype} here, and run the forward in `torch.autocast("cuda", '
             "dtype=torch.bfloat16)`, at twice the memory of the weights",
-            trace_context=_SHOWS_OPTIMIZER,
-            edits=_AROUND_FORWARD,
+            trace_context=_SHOWS_FORWARD,
         ),
         "cast:trained-scaled": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to "
@@ -98,8 +99,7 @@ RULE = Rule(
             certainty=Certainty(
                 is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
             ),
-            trace_context=_SHOWS_OPTIMIZER,
-            edits=_AROUND_FORWARD,
+            trace_context=_SHOWS_FORWARD,
         ),
         "cast:returned": ViolationKind(
             "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast "
@@ -116,8 +116,7 @@ RULE = Rule(
             "`{module}` is created with trained parameters in {dtype}, where small updates round to "
             "nothing{refused}: leave out {dtype} here, and run the forward in "
             '`torch.autocast("cuda", dtype=torch.bfloat16)`, at twice the memory of the weights',
-            trace_context=_SHOWS_OPTIMIZER,
-            edits=_AROUND_FORWARD,
+            trace_context=_SHOWS_FORWARD,
         ),
         "made:trained-scaled": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler "

@@ -94,8 +94,11 @@ RULE = Rule(
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: construct it with "
             "`enabled=False`, which turns all its calls off",
-            trace_context=TraceContext(region_before=True, shows_scaler=True),
-            edits=(Edit("pass `enabled=False` in this call", search="scaler"),),
+            trace_context=TraceContext(
+                region_before=True,
+                shows_scaler=True,
+                edits=(Edit("pass `enabled=False` in this call", search="scaler"),),
+            ),
         ),
         "scaler:made-for-bf16": ViolationKind(
             "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: pass `enabled=False` in this call"

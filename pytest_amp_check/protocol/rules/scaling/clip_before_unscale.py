@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, Event, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Edit, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_clip(event: Clip, program: Program) -> Labels:
@@ -56,7 +56,7 @@ RULE = Rule(
             "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss "
             "scale: move the clip to before `{scaler}.step({optimizer})`, and call "
             "`{scaler}.unscale_({optimizer})` before the clip",
-            edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),)),
         ),
         "clip@scaled-callback": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "
@@ -79,7 +79,7 @@ RULE = Rule(
             "move it to between `{scaler}.unscale_({optimizer})` and the step",
             effect="gradients are never clipped: a single large one can ruin the weights; no error",
             trace_kinds=(ScalerStep,),
-            edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),)),
         ),
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
@@ -98,7 +98,7 @@ RULE = Rule(
             WARNING,
             effect="with mixed precision gradients are never clipped: a single large one can ruin the weights",
             certainty=Certainty(is_possible=True, assumption="the run uses the scaler"),
-            edits=(Edit("copy this clip", (Clip,)),),
+            trace_context=TraceContext(edits=(Edit("copy this clip", (Clip,)),)),
         ),
         "clip@copies": ViolationKind(
             "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these "

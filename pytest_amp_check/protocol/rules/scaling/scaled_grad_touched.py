@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Backward, Event, GradEdit, GradLog, LossRead, ScalerStep, Unscale
-from ...rule import ERROR, INFO, Cause, Edit, Rule, Verdicts, ViolationKind
+from ...rule import ERROR, INFO, Cause, Edit, Rule, TraceContext, Verdicts, ViolationKind
 from ...scaled_steps import find_scaled_step, name_scaler
 
 
@@ -57,7 +57,7 @@ RULE = Rule(
             trace_kinds=(Backward,),
             cause=Cause(label_overrides=((_is_in_backward, "edit@backward"),)),
             sparing_kinds=(Unscale,),
-            edits=(_EARLIER_UNSCALE,),
+            trace_context=TraceContext(edits=(_EARLIER_UNSCALE,)),
         ),
         "edit@backward": ViolationKind(
             "`{call}` bounds gradients in the backward pass, where they are multiplied by the loss scale: multiply the "
@@ -73,7 +73,7 @@ RULE = Rule(
             trace_kinds=(Backward,),
             cause=Cause(only_reads=True),
             sparing_kinds=(Unscale,),
-            edits=(_EARLIER_UNSCALE,),
+            trace_context=TraceContext(edits=(_EARLIER_UNSCALE,)),
         ),
         "log:scaled": ViolationKind(
             '`{call}` logs gradients that are still multiplied by the loss scale: pass `log="parameters"` here, and '
@@ -83,12 +83,14 @@ RULE = Rule(
                 "logged gradients are multiplied by the scale (65536 by default), and jump with it; training "
                 "does not change"
             ),
-            edits=(
-                Edit(
-                    "before this step{unscaling}, write `wandb.log({{n: p.grad.norm() for n, p in "
-                    "{module}.named_parameters() if p.grad is not None}})`",
-                    (ScalerStep,),
-                ),
+            trace_context=TraceContext(
+                edits=(
+                    Edit(
+                        "before this step{unscaling}, write `wandb.log({{n: p.grad.norm() for n, p in "
+                        "{module}.named_parameters() if p.grad is not None}})`",
+                        (ScalerStep,),
+                    ),
+                )
             ),
         ),
         "loss:scaled": ViolationKind(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, Cause, Certainty, Edit, Labels, Precedence, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Cause, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _check_repetition(event: ScalerNew, program: Program) -> Labels:
@@ -37,7 +37,9 @@ RULE = Rule(
             },
             cause=Cause(ScalerNew),
             in_next_iteration=True,
-            edits=(Edit("move the construction here, before this loop{passing}", search="loop"),),
+            trace_context=TraceContext(
+                edits=(Edit("move the construction here, before this loop{passing}", search="loop"),)
+            ),
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale "

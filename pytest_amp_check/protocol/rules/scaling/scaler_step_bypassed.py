@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, ScalerStep, Step, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Certainty, Edit, Labels, Rule, ViolationKind
+from ...rule import ERROR, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_plain_step(event: Step, program: Program) -> Labels:
@@ -38,10 +38,13 @@ RULE = Rule(
         ),
         "plain-step@scaled-framework": ViolationKind(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}",
-            edits=(
-                Edit(
-                    "write `{optimizer} = {scaler}.{wrapper}({optimizer})` after this line", search="wrapped optimizer"
-                ),
+            trace_context=TraceContext(
+                edits=(
+                    Edit(
+                        "write `{optimizer} = {scaler}.{wrapper}({optimizer})` after this line",
+                        search="wrapped optimizer",
+                    ),
+                )
             ),
         ),
         "plain-step@unscaled": ViolationKind(

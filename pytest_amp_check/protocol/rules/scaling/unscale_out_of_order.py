@@ -32,7 +32,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
-            edits=(Edit("move it here, before this step", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move it here, before this step", (ScalerStep,)),)),
         ),
         "backward@unscaled-second": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before another backward, which adds scaled gradients to unscaled "
@@ -68,14 +68,14 @@ RULE = Rule(
             "move it to between backward and `{scaler}.step({optimizer})`",
             effect="torch raises RuntimeError, which ends the run",
             trace_kinds=(ScalerStep,),
-            edits=(Edit("move it here, before this step", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move it here, before this step", (ScalerStep,)),)),
         ),
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
             "again: move it to after `{scaler}.step({optimizer})`",
             effect="gradients are divided twice: updates are 65536 times too small with SGD; no error",
             cause=Cause(Update),
-            edits=(Edit("move it here, after this step", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep,)),)),
         ),
     },
     rationale="""\

@@ -28,7 +28,7 @@ RULE = Rule(
             cause=Cause(ZeroGrad),
             trace_kinds=(Backward,),
             precedence=Precedence(needs_every_path=True),
-            edits=(Edit("move it here, after this step", (ScalerStep,)),),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep,)),)),
         ),
         "backward@stale": ViolationKind(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: write "
@@ -37,8 +37,12 @@ RULE = Rule(
             in_next_iteration=True,
             exemption="cleared-elsewhere",
             any_precision=True,
-            trace_context=TraceContext(begins_with=(Step, ScalerStep)),
-            edits=(Edit("write `{optimizer}.zero_grad()` after this step", (Step, ScalerStep), is_always_shown=True),),
+            trace_context=TraceContext(
+                begins_with=(Step, ScalerStep),
+                edits=(
+                    Edit("write `{optimizer}.zero_grad()` after this step", (Step, ScalerStep), is_always_shown=True),
+                ),
+            ),
         ),
         "backward@stale-again": ViolationKind(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
