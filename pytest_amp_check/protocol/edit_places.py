@@ -207,15 +207,27 @@ class _EditSearch:
                 callee = _describe_function(frames[depth + 1])
                 through = "" if depth == len(frames) - 2 else f" and on to {edited}"
                 text = f"pass `{visible.text}` in this call, as a new parameter of {callee}{through}"
+                text = f"{self._describe_inheritance(visible, frames[depth])}{text}"
                 return [TraceStep(frames[depth], text, is_event=False)]
         verb = "constructed" if name.is_constructed else "used"
-        return [TraceStep(name.site, f"`{name.text}` is {verb} here: pass it on to {edited}", is_event=False)]
+        unless = self._describe_inheritance(name, name.site)
+        return [TraceStep(name.site, f"{unless}pass `{name.text}`, which is {verb} here, to {edited}", is_event=False)]
+
+    def _describe_inheritance(self, name: _Name, site: Site) -> str:
+        """Return the condition under which a method of another class does not have an attribute of this object."""
+        classes = [each.function.rpartition(".")[0] for each in (site, self.site)]
+        if not name.text.startswith("self.") or not all(classes) or classes[0] == classes[1]:
+            return ""
+        own, other = (each.rpartition(".")[2] for each in classes)
+        return f"if `{other}` is no base class of `{own}`, "
 
     def fill(self, edit: Edit, site: Site, values: Mapping[str, str], *about: Event) -> TraceStep:
         """Return an edit at a location. Names that are valid there replace those of the message."""
         texts = dict(values)
         for event in about:
             texts.update((key, text) for key, value in event.names.items() if (text := str(value)))
+        if "{with_clip}" in edit.text:
+            texts["with_clip"] = self.describe_clip()
         if "{unscaling}" in edit.text:
             texts["unscaling"] = "" if self.find_unscale(*about) else fill_template(_UNSCALING, texts)
         return TraceStep(site, fill_template(edit.text, texts), is_event=False)
@@ -237,9 +249,22 @@ class _EditSearch:
         for event in (*self.events, *self.list_following()):
             # An optimizer that another function loads is known there by its name only.
             is_same = event.object in about or str(event.names.get("optimizer")) in named
+            is_same = is_same or (isinstance(event, OwnedEvent) and event.owners is None)
+            is_same = is_same or not about.isdisjoint(_owners_of(event))
             if isinstance(event, kinds) and (is_same or not about | named or isinstance(event, AutocastEnter)):
                 return event
         return None
+
+    def describe_clip(self) -> str:
+        """Return that the clip after the first event moves with it, "" if no clip follows in the same function."""
+        following = self.list_following()
+        for event in following[1:]:
+            if isinstance(event, (Step, ScalerStep)):
+                break
+            here, there = following[0].site, event.site
+            if isinstance(event, Clip) and (here.path, here.function) == (there.path, there.function):
+                return f", with the clip in line {there.line}"
+        return ""
 
     def list_following(self) -> list[Event]:
         """Return all events, beginning with those that follow the first event of the violation."""
@@ -266,8 +291,11 @@ def _edit_at_scaler(search: _EditSearch, edit: Edit, values: Mapping[str, str]) 
     for event in search.events:
         scaler = search.program.objects[event.subject] if event.subject is not None else None
         if scaler is not None and scaler.role == "scaler":
-            is_known = scaler.site is not None and scaler.attributes.constructed and not scaler.attributes.framework
-            return [search.fill(edit, scaler.site, values)] if is_known and scaler.site is not None else []
+            if scaler.site is None or not scaler.attributes.constructed or scaler.attributes.framework:
+                return []
+            # A function that makes scalers for other files as well is called here.
+            near = [frame for frame in scaler.site.list_frames() if frame.path == search.site.path]
+            return [search.fill(edit, near[-1] if near else scaler.site, values)]
     return []
 
 

@@ -37,7 +37,7 @@ from .message_templates import describe_event
 from .region_search import find_region_before
 from .rules import LABELS
 from .sites import Site
-from .source_text import NegatedText, find_window_size, parenthesize
+from .source_text import NegatedText, find_loop_size, find_window_size, parenthesize
 
 #: A finding, with the path and line of the entry point of the graph.
 Found = tuple[Finding, tuple[str, int]]
@@ -236,7 +236,7 @@ class _GraphChecker(GraphExplorer):
         condition = _describe_answers(answers)
         if not (certain or condition or kind.certainty.assumption):
             condition = self._describe_doubt(label, violation, (*involved, *path))
-            if violation in self.doubtful_violations and (escape := self._find_escape(here, violation.cause)):
+            if violation in self.doubtful_violations and (escape := self._find_escape(here, violation.cause, involved)):
                 known = escape.site.path == site.path
                 call = f"the call in line {escape.site.line}" if known else f"the call at {escape.site.location_text}"
                 given = self._name_escaped(escape)
@@ -320,9 +320,11 @@ class _GraphChecker(GraphExplorer):
         if window:
             values |= {"window": window, "divided": f" by the number of micro-batches that `{window}` counts"}
         elif loop is not None:
+            size = find_loop_size(str(loop[0]))
             values["divided"] = f" by the number of iterations of `{loop[0]}`"
         if size and loss:
-            values["divided"] = f" (`{parenthesize(loss)} / {parenthesize(size)}` for `{loss}` in this line)"
+            divided = f"{parenthesize(loss)} / {parenthesize(size)}"
+            values["divided"] = f" (write `{divided}` for `{loss}` in this line)"
         return values
 
     def _find_loop(self, cause: Event, path: list[Event]) -> tuple[object, Site] | None:
@@ -445,12 +447,15 @@ class _GraphChecker(GraphExplorer):
                 return " and ".join(f"`{name}`" for name in names[:2]) or f"the {role}"
         return "the scaler or the optimizer"
 
-    def _find_escape(self, here: Here, since: int) -> e.Handoff | None:
-        """Return the latest call on a path, since an event, that gives a scaler or an optimizer to unanalyzed code."""
+    def _find_escape(self, here: Here, since: int, involved: list[Event]) -> e.Handoff | None:
+        """Return the latest call on a path, since an event, that gives unanalyzed code a scaler or the optimizer."""
+        about = {event.object for event in involved} - {None}
         for index in self.walk_back(here):
             event = self.event_at(index)
             if isinstance(event, e.Handoff) and any(
-                self.program.objects[key].role in ("scaler", "optimizer") for key in event.objects
+                self.program.objects[key].role == "scaler"
+                or (self.program.objects[key].role == "optimizer" and (key in about or not about))
+                for key in event.objects
             ):
                 return event
             if index == since and index != here[0]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from . import events as e
+from .edit_places import FindingContext
 from .event_graph import Predicate
 from .finding import Finding, TraceStep
 from .findings_builder import make_finding
@@ -94,7 +95,10 @@ def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
         if is_off and all((key, not truth) in decided_guards(event) for event in (*steps, *backwards)):
             values = {"clip": str(clips[0].names.get("call", "the clip"))}
             trace = (TraceStep(clips[0].site, describe_event(clips[0])),)
-            yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, trace, certain=False)
+            context = FindingContext(summary.program, clips)
+            yield make_finding(
+                "clip:plain-only", steps[0].site, [steps[0]], values, trace, certain=False, context=context
+            )
             return
 
 

@@ -552,6 +552,145 @@ for x, y in batches:
     ]
 
 
+def test_a_clip_after_an_early_unscale_moves_with_it() -> None:
+    body = """
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def accumulate(x):
+    with torch.autocast("cuda"):
+        loss = model(x).mean() / 4
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    CLIP
+
+
+for i, x in enumerate(batches):
+    accumulate(x)
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    clipping = body.replace("CLIP", clip)
+    line = (HEAD + clipping).splitlines().index(f"    {clip}") + 1
+    said = "move it here, before this step"
+    assert list_places(clipping, find(clipping, "AMP303")) == [
+        (f"{said}, with the clip in line {line}", "scaler.step(optimizer)")
+    ]
+    plain = body.replace("CLIP", "print(i)")
+    assert list_places(plain, find(plain, "AMP303")) == [(said, "scaler.step(optimizer)")]
+
+
+def test_a_clip_of_another_branch_is_located() -> None:
+    body = """
+def train(model, optimizer, batches, amp):
+    scaler = torch.amp.GradScaler("cuda") if amp else None
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=amp):
+            loss = model(x).mean()
+        if amp:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+"""
+    assert list_places(body, find(body, "AMP201")) == [
+        ("copy this clip", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+    ]
+
+
+def test_an_attribute_of_another_class_may_be_inherited() -> None:
+    body = """
+class Base:
+    def save(self, path):
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+
+
+class Own(Base):
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, batches):
+        for x in batches:
+            with torch.autocast("cuda"):
+                loss = self.model(x).mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+        self.save("a")
+
+
+Own(nn.Linear(8, 2)).fit(batches)
+"""
+    unless = "if `Base` is no base class of `Own`, pass `self.scaler`"
+    assert list_places(body, find(body, "AMP401")) == [
+        (f"{unless} in this call, as a new parameter of `save`", 'self.save("a")')
+    ]
+    alone = body.replace('        self.save("a")\n', "")
+    assert list_places(alone, find(alone, "AMP401")) == [
+        (f"{unless}, which is constructed here, to `save`", 'self.scaler = torch.amp.GradScaler("cuda")')
+    ]
+
+
+@pytest.mark.parametrize("written", ["torch.clear_autocast_cache()", "print(x)"])
+def test_the_cache_is_cleared_by_the_line_that_the_help_writes(written: str) -> None:
+    body = """
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    for x in batches:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert "`torch.clear_autocast_cache()`" in find(body, "AMP101").remedy
+    edited = body.replace("optimizer.step()", f"optimizer.step()\n        {written}")
+    codes = {finding.code for finding in check_source(HEAD + edited)}
+    assert ("AMP101" in codes) is written.startswith("print")
+
+
+def test_the_edits_of_a_new_scaler_mend_the_program() -> None:
+    clip = "            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    body = NEW_SCALER.replace("MADE", MADE.format("opt")).replace("CLIP", clip).replace("OPT", "opt")
+    edited = body.replace("loss.backward()", "scaler.scale(loss).backward()")
+    edited = edited.replace(clip, f"            scaler.unscale_(opt)\n{clip}")
+    edited = edited.replace("opt.step()", "scaler.step(opt)\n            scaler.update()")
+    made = MADE.format("opt")
+    edited = edited.replace(made, f'{made}\n    scaler = torch.amp.GradScaler("cuda")')
+    assert [finding.code for finding in check_source(HEAD + body)] == ["AMP502"]
+    assert check_source(HEAD + edited) == []
+
+
+@pytest.mark.parametrize(("numbers", "size"), [("range(4)", "4"), ("range(args.k)", "args.k"), ("range(1, k)", "")])
+def test_a_loss_is_divided_by_the_number_of_iterations(numbers: str, size: str) -> None:
+    body = f"""
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in batches:
+    optimizer.zero_grad()
+    for _ in {numbers}:
+        x = next(batch)
+        loss = nn.functional.mse_loss(model(x), x)
+        loss.backward()
+    optimizer.step()
+"""
+    remedy = find(body, "AMP301").remedy
+    assert (f"write `loss / {size}` for `loss`" in remedy) is bool(size)
+    assert ("by the number of iterations of" in remedy) is not bool(size)
+
+
 # Windows.
 
 WINDOW = """
@@ -581,7 +720,8 @@ for i, x in enumerate(batches):
 def test_a_loss_is_divided_by_the_number_in_the_condition_of_the_step(loss: str, size: str, said: str) -> None:
     finding = find(WINDOW.replace("LOSS", loss).replace("SIZE", size), "AMP301")
     assert (
-        finding.remedy == f"divide it before backward ({said} for `{loss}` in this line), and retune the learning rate"
+        finding.remedy
+        == f"divide it before backward (write {said} for `{loss}` in this line), and retune the learning rate"
     )
 
 
@@ -618,7 +758,7 @@ for i, x in enumerate(batches):
             optimizer.zero_grad()
 """
     finding = find(body, "AMP301")
-    assert "(`loss / k` for `loss` in this line)" in finding.remedy
+    assert "(write `loss / k` for `loss` in this line)" in finding.remedy
     assert finding.trace[-1].text.endswith("by `i % k == 0`")
 
 

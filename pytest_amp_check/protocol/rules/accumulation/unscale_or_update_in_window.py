@@ -10,7 +10,7 @@ _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: move it to directly before "
     "`{scaler}.step({optimizer})`"
 )
-_BEFORE_STEP = Edit("move it here, before this step", (ScalerStep,))
+_BEFORE_STEP = Edit("move it here, before this step{with_clip}", (ScalerStep,))
 
 
 RULE = Rule(

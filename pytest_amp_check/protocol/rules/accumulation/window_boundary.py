@@ -34,7 +34,7 @@ RULE = Rule(
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last "
-            "micro-batch counts: move this line to after the step",
+            "micro-batch counts: move this statement to after the step",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("step@discarded",)),
@@ -46,7 +46,7 @@ RULE = Rule(
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only "
-            "the last iteration counts: move this line to before `{header}`",
+            "the last iteration counts: move this statement to before `{header}`",
             effect="only the last iteration trains; all others are wasted; no error",
             trace_kinds=(Backward,),
             in_next_iteration=True,
@@ -56,7 +56,7 @@ RULE = Rule(
         ),
         "clip@window": ViolationKind(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier "
-            "micro-batches are clipped again: move this line to before the step, where `{window}` is true",
+            "micro-batches are clipped again: move this statement to before the step, where `{window}` is true",
             WARNING,
             effect="whenever the norm exceeds the limit, early micro-batches count less than late ones; no error",
             cause=Cause(Clip),

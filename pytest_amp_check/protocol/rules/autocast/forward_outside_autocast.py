@@ -102,7 +102,7 @@ RULE = Rule(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
-            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
+            certainty=Certainty(always_possible=True, assumption="the code of the model enters no `autocast` itself"),
             trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@outside-autocast": ViolationKind(
@@ -114,7 +114,7 @@ RULE = Rule(
             "`{scaler}` scales a loss that seems to be computed outside autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
-            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
+            certainty=Certainty(always_possible=True, assumption="the code of the model enters no `autocast` itself"),
             trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale:autocast-disabled": ViolationKind(

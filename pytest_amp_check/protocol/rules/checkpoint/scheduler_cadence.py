@@ -65,7 +65,7 @@ RULE = Rule(
         ),
         "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "
-            "move this line to after the step of the optimizer",
+            "move this statement to after the step of the optimizer",
             WARNING,
             effect="the schedule runs k times too fast for k micro-batches: its end comes after a k-th of the steps",
             trace_kinds=(Backward,),

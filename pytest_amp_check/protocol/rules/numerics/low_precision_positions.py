@@ -34,7 +34,8 @@ RULE = Rule(
         ),
         "positions:cast": ViolationKind(
             "`{call}` rounds positions to low precision before their sine or cosine: make it float32 "
-            "here, with what multiplies it, and cast only the sine and cosine"
+            "here (`dtype=torch.float32` or `.float()`), with `.float()` on what multiplies it, and cast only sine "
+            "and cosine"
         ),
         "positions:rotation": ViolationKind(
             "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "

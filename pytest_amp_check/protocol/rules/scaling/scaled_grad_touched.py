@@ -49,7 +49,8 @@ RULE = Rule(
     violations={
         "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the "
-            "edit by the scale: write `{scaler}.unscale_({optimizer})` before the edit, once per step",
+            "edit by the scale: write `{scaler}.unscale_({optimizer})` before the edit, outside of a loop over "
+            "parameters",
             effect=(
                 "the step divides the edit by the scale (65536 by default), so that hardly anything of it is "
                 "left; no error"
@@ -67,7 +68,7 @@ RULE = Rule(
         ),
         "read@scaled": ViolationKind(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
-            "write `{scaler}.unscale_({optimizer})` before, once per step, or divide the values by "
+            "write `{scaler}.unscale_({optimizer})` before, outside of a loop over parameters, or divide the values by "
             "`{scaler}.get_scale()`",
             INFO,
             trace_kinds=(Backward,),

@@ -26,7 +26,7 @@ RULE = Rule(
     violations={
         "new@used": ViolationKind(
             "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found "
-            "is lost: move this line to before `{loop}`",
+            "is lost: move this statement to before `{loop}`",
             effect=(
                 "the scale starts anew in each iteration: if the loss needs a smaller one, no step is ever applied"
             ),
@@ -43,8 +43,8 @@ RULE = Rule(
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale "
-            "that it has found is lost: construct it once before the training, and pass it to "
-            "`{function}`",
+            "that it has found is lost: construct it once before the training, and make "
+            "it a parameter of `{function}`",
             effect=(
                 "the scale starts anew in each step: if the loss needs a smaller one, no step is ever applied; no error"
             ),
@@ -53,8 +53,8 @@ RULE = Rule(
         ),
         "new:per-epoch": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale "
-            "that it has found is lost: construct it once before the training, and pass it to "
-            "`{function}`",
+            "that it has found is lost: construct it once before the training, and make "
+            "it a parameter of `{function}`",
             effect="the scale starts anew in each epoch, which skips steps until it fits again; no error",
             certainty=Certainty(is_possible=True, assumption="`{function}` is called for several epochs"),
             precedence=Precedence(needs_repeated_call=True),

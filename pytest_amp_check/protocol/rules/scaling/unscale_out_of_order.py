@@ -32,7 +32,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
-            trace_context=TraceContext(edits=(Edit("move it here, before this step", (ScalerStep,)),)),
+            trace_context=TraceContext(edits=(Edit("move it here, before this step{with_clip}", (ScalerStep,)),)),
         ),
         "backward@unscaled-second": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before another backward, which adds scaled gradients to unscaled "

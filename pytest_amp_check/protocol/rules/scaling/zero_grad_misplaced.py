@@ -20,7 +20,7 @@ RULE = Rule(
     violations={
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
-            "move this line to after the step",
+            "move this statement to after the step",
             effect=(
                 "no gradient is left: torch raises AssertionError at the step; after `set_to_none=False` "
                 "nothing is trained"
