@@ -13,7 +13,7 @@ from .findings_builder import make_finding
 from .graph_summary import GraphSummary
 from .guards import decided_guards
 from .message_templates import describe_event
-from .source_text import count_from_one
+from .source_text import count_from_one, find_counter
 
 
 def find_short_first_windows(summary: GraphSummary) -> Iterator[tuple[str, Predicate]]:
@@ -144,7 +144,10 @@ def describe_trailing(test: Predicate) -> dict[str, str]:
     assert test.trailing_microbatches is not None
     left, iterations = test.trailing_microbatches
     number = f"the last {left} of" if left > 1 else "the last of"
-    return {"window": str(test.text), "left": f"{number} {iterations} micro-batches"}
+    window = str(test.text)
+    counter = find_counter(window) or "i + 1"
+    last = f"{window} or {counter} == {iterations}"
+    return {"window": window, "left": f"{number} {iterations} micro-batches", "last": last}
 
 
 def describe_first_window(test: Predicate) -> dict[str, str]:

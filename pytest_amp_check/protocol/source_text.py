@@ -88,6 +88,12 @@ def find_window_size(window: str) -> str:
     return sizes.pop() if len(sizes) == 1 else ""
 
 
+def find_counter(window: str) -> str:
+    """Return the source text of the counter whose remainder a window compares with zero, "" if unknown."""
+    found = re.fullmatch(r"\(?([^()%]+)\)? % [^%]+ == 0", window)
+    return found[1].strip() if found is not None else ""
+
+
 def find_loop_size(head: str) -> str:
     """Return the source text of the number of iterations in the head of a loop over a range, "" if unknown."""
     found = re.fullmatch(r"for \w+ in range\(([^(),]+)\)", head)

@@ -955,4 +955,4 @@ for x, y in batches:
     rows = (HEAD + body).splitlines()
     shown = [(step.text, rows[step.site.line - 1]) for step in finding.trace]
     assert ("the model is stored in float16", f"{model} = {model}.half()") in shown
-    assert finding.remedy == "pass `out.float()`, at twice the memory of the logits"
+    assert finding.remedy == "pass `out.float()` in its place, at twice the memory of the logits"

@@ -107,7 +107,7 @@ RULE = Rule(
         ),
         "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
-            "window: also end a window at the last micro-batch",
+            "window: write `{last}` in its place, which also ends a window at the last micro-batch",
             WARNING,
             effect=(
                 "the last micro-batches of an epoch are not stepped with it: they are lost, or change the "

@@ -38,29 +38,28 @@ RULE = Rule(
             "and cosine"
         ),
         "positions:rotation": ViolationKind(
-            "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
-            "float32, and cast their sine and cosine"
+            "`{call}` holds angles in low precision, of which both sine and cosine are taken: take `.float()` of "
+            "what it is computed from, and cast only its sine and cosine"
         ),
         "positions:rounded": ViolationKind(
-            "`{call}` rounds angles to low precision before their sine and cosine: keep the angles in "
-            "float32, and cast only their sine and cosine"
+            "`{call}` rounds angles to low precision before their sine and cosine: leave out this cast, "
+            "and cast the sine and cosine in its place"
         ),
         "positions:frequencies": ViolationKind(
-            "`{call}` computes the frequencies of positions in low precision: compute the exponent in float32"
+            "`{call}` computes the frequencies of positions in low precision: take `.float()` of the exponent"
         ),
         "positions:buffer": ViolationKind(
             "`{call}` makes the frequencies a buffer, which a cast of the model rounds to low precision: compute them "
             "in `forward`, or keep them in a plain attribute"
         ),
         "positions:timesteps": ViolationKind(
-            "`{call}` rounds timesteps to low precision, where neighbouring steps become the same: pass them in "
-            "float32",
+            "`{call}` rounds timesteps to low precision, where neighbouring steps become the same: leave out this cast",
             INFO,
             effect="neighbouring timesteps look the same to the model (bfloat16 keeps 507 of 1000); no error",
         ),
         "positions:grid": ViolationKind(
             "`{call}` samples at coordinates that were cast to low precision, which holds no fractions of a pixel in a "
-            "large image: keep the grid in float32",
+            "large image: leave out this cast",
             effect="samples are up to 1.8 pixels off in bfloat16, 0.2 in float16 (1920 pixels); no error",
         ),
         "positions:radians": ViolationKind(
@@ -84,13 +83,13 @@ RULE = Rule(
             certainty=Certainty(is_possible=True),
         ),
         "positions:scaled": ViolationKind(
-            "`{call}` scales a number after its cast to low precision, so neighbouring steps become the same: scale it "
-            "in float32, and keep the result in float32",
+            "`{call}` scales a number after its cast to low precision, so neighbouring steps become the same: take "
+            "`.float()` of the number before the factor, and keep the result in float32",
             effect="neighbouring timesteps look the same to the model (bfloat16 keeps 507 of 1000); no error",
         ),
         "positions:integers": ViolationKind(
-            "`{call}` makes integers of numbers that were scaled in low precision, which does not have them all: cast "
-            "to float32 before the factor",
+            "`{call}` makes integers of numbers that were scaled in low precision, which does not have them all: write "
+            "`.float()` before the factor",
             INFO,
             effect="some integers are off, and the largest may wrap around (32768 as int16 is -32768); no error",
         ),
