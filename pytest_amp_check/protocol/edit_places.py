@@ -35,6 +35,8 @@ SHOWN = 3
 
 #: Name of the search for the location of a new scaler.
 _NEW_SCALER = "new scaler"
+#: How a file gets apex's module.
+_IMPORT = "write `from apex import amp`"
 #: An addition to an edit before a step whose gradients nothing unscales.
 _UNSCALING = ", after a new line `{scaler}.unscale_({optimizer})`"
 
@@ -194,10 +196,9 @@ class _EditSearch:
 
     def find_passing(self, role: str, name: _Name) -> list[TraceStep]:
         """Return how an object comes to the function of the finding, which does not have the object."""
+        if self.is_module(role, name):
+            return [TraceStep(Site(self.site.path, 1), f"{_IMPORT} at the top of this file", is_event=False)]
         key = self._find_object(role, self.events)
-        if key is not None and self.program.objects[key].attributes.framework == "apex":
-            text = "write `from apex import amp` at the top of this file"
-            return [TraceStep(Site(self.site.path, 1), text, is_event=False)]
         names = [name] if key is None else [name, *self._list_names(role, key, (*self.events, *self.known))]
         edited = _describe_function(self.site)
         frames = self.site.list_frames()
@@ -209,9 +210,24 @@ class _EditSearch:
                 text = f"pass `{visible.text}` in this call, as a new parameter of {callee}{through}"
                 text = f"{self._describe_inheritance(visible, frames[depth])}{text}"
                 return [TraceStep(frames[depth], text, is_event=False)]
+        made = self.find_construction(role, name)
+        name = _Name(name.text, made, is_constructed=True) if made is not None else name
         verb = "constructed" if name.is_constructed else "used"
         unless = self._describe_inheritance(name, name.site)
         return [TraceStep(name.site, f"{unless}pass `{name.text}`, which is {verb} here, to {edited}", is_event=False)]
+
+    def is_module(self, role: str, name: _Name) -> bool:
+        """Return True if a name is that of apex's module, which each file imports for itself."""
+        return any(
+            each.role == role and each.attributes.framework == "apex" and name.text in (each.name, "amp")
+            for each in self.program.objects
+        )
+
+    def find_construction(self, role: str, name: _Name) -> Site | None:
+        """Return where the only object with a role and a name is constructed, None if unknown."""
+        objects = (each for each in self.program.objects if each.role == role and each.name == name.text)
+        sites = {each.site for each in objects if each.attributes.constructed and each.site is not None}
+        return sites.pop() if len(sites) == 1 else None
 
     def _describe_inheritance(self, name: _Name, site: Site) -> str:
         """Return the condition under which a method of another class does not have an attribute of this object."""
@@ -381,15 +397,14 @@ def _edit_at_load(search: _EditSearch, edit: Edit, values: Mapping[str, str]) ->
         return []
     checkpoint = str(load.names.get("checkpoint") or "checkpoint")
     texts = {**values, "scaler": name.text, "checkpoint": checkpoint, "passing": ""}
-    site = load.site
-    if not name.is_visible_from(site):
-        texts["passing"] = f", with `{name.text}` as a new parameter of {_describe_function(site)}"
-    for made in search.program.objects:
-        if made.role != "scaler" or made.name != name.text or not made.attributes.constructed or made.site is None:
-            continue
-        line = made.site.line
-        if (made.site.path, made.site.function) == (site.path, site.function) and line > site.line:
-            texts["passing"] = f", and move the construction of `{name.text}` in line {line} to before it"
+    site, made = load.site, search.find_construction("scaler", name)
+    if search.is_module("scaler", name):
+        texts["passing"] = "" if site.path == search.site.path else f", and {_IMPORT} at the top of this file"
+    elif not name.is_visible_from(site):
+        texts["scaler"] = name.text.rpartition(".")[2]
+        texts["passing"] = f", with `{texts['scaler']}` as a new parameter of {_describe_function(site)}"
+    elif made is not None and (made.path, made.function) == (site.path, site.function) and made.line > site.line:
+        texts["passing"] = f", and move the construction of `{name.text}` in line {made.line} to before it"
     return [search.fill(edit, site, texts)]
 
 
