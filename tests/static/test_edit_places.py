@@ -601,6 +601,31 @@ for i, x in enumerate(batches):
     assert list_places(plain, find(plain, "AMP303")) == [(said, "scaler.step(optimizer)")]
 
 
+@pytest.mark.parametrize("unscaled", [True, False])
+@pytest.mark.parametrize(("watched", "module"), [("net", "net"), ("models=[net]", "model")])
+def test_gradients_are_logged_before_the_step(unscaled: bool, watched: str, module: str) -> None:
+    body = f"""
+import wandb
+
+net = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+wandb.watch({watched})
+for x in batches:
+    with torch.autocast("cuda"):
+        loss = net(x).mean()
+    scaler.scale(loss).backward()
+    {"scaler.unscale_(optimizer)" if unscaled else "print(x)"}
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    after = "" if unscaled else ", after a new line `scaler.unscale_(optimizer)`"
+    log = f"wandb.log({{n: p.grad.norm() for n, p in {module}.named_parameters() if p.grad is not None}})"
+    places = list_places(body, find(body, "AMP202"))
+    assert places == [(f"before this step{after}, write `{log}`", "scaler.step(optimizer)")]
+
+
 def test_a_clip_of_another_branch_is_located() -> None:
     body = """
 def train(model, optimizer, batches, amp):
