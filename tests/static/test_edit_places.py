@@ -11,7 +11,13 @@ from pytest_amp_check.protocol.event_graph import Predicate
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.message_templates import fill_message
 from pytest_amp_check.protocol.sites import Site
-from pytest_amp_check.protocol.source_text import find_window_size, parenthesize
+from pytest_amp_check.protocol.source_text import (
+    find_counter,
+    find_loop_size,
+    find_wide_call,
+    find_window_size,
+    parenthesize,
+)
 from pytest_amp_check.static.results import AnalysisResult, decode_results, encode_results
 
 HEAD = """\
@@ -830,6 +836,54 @@ for batch in batches:
 )
 def test_the_size_of_a_window_is_the_divisor_of_the_remainder(window: str, size: str) -> None:
     assert find_window_size(window) == size
+
+
+@pytest.mark.parametrize(
+    ("window", "counter"),
+    [("(i + 1) % 4 == 0", "i + 1"), ("step % args.k == 0", "step"), ("i % 4 == 0 or last", ""), ("count == k", "")],
+)
+def test_the_counter_of_a_window_is_what_is_divided(window: str, counter: str) -> None:
+    assert find_counter(window) == counter
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [("for i in range(4)", "4"), ("for _ in range(self.k)", "self.k"), ("for i in range(1, k)", ""), ("while ok", "")],
+)
+def test_the_size_of_a_loop_is_that_of_its_range(head: str, size: str) -> None:
+    assert find_loop_size(head) == size
+
+
+@pytest.mark.parametrize(
+    ("call", "wide"),
+    [
+        ("torch.einsum('i,j->ij', t, self.freq)", "`torch.einsum('i,j->ij', t.float(), self.freq.float())`"),
+        ("einsum('i,j->ij', t + 1, freq[0])", "`einsum('i,j->ij', (t + 1).float(), freq[0].float())`"),
+        ("x.mm(y.t())", "`x.float().mm(y.t().float())`"),
+        ("a @ b", "`a.float() @ b.float()`"),
+        ("t[:, None] * freq", "`t[:, None].float() * freq.float()`"),
+        ("torch.matmul(a, b, out=c)", ""),
+        ("torch.einsum('i,j->ij', [t, freq])", ""),
+        ("torch.addmm(a, b, c)", ""),
+        ("torch.outer(some_long_na...", ""),
+    ],
+)
+def test_a_product_is_written_out_with_wide_operands(call: str, wide: str) -> None:
+    assert find_wide_call(call) == wide
+
+
+def test_a_window_that_leaves_micro_batches_over_is_written_out() -> None:
+    body = """
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(10):
+    loss = nn.functional.mse_loss(model(x), y) / 4
+    loss.backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert find(body, "AMP304").remedy.startswith("write `(i + 1) % 4 == 0 or i + 1 == 10` in its place")
 
 
 @pytest.mark.parametrize(
