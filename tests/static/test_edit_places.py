@@ -7,7 +7,9 @@ import json
 import pytest
 
 from pytest_amp_check import check_source
-from pytest_amp_check.protocol.event_graph import Predicate
+from pytest_amp_check.protocol import events
+from pytest_amp_check.protocol.edit_places import FindingContext, find_edit_places
+from pytest_amp_check.protocol.event_graph import Predicate, Program
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.message_templates import fill_message
 from pytest_amp_check.protocol.sites import Site
@@ -605,6 +607,18 @@ for i, x in enumerate(batches):
     ]
     plain = body.replace("CLIP", "print(i)")
     assert list_places(plain, find(plain, "AMP303")) == [(said, "scaler.step(optimizer)")]
+
+
+@pytest.mark.parametrize(("line", "is_shown"), [(8, True), (3, False)])
+def test_the_backward_of_an_unscaled_loss_is_located_from_another_line(line: int, is_shown: bool) -> None:
+    program = Program()
+    optimizer = program.add_object("optimizer", "optimizer")
+    backward = events.Backward(Site("a.py", line, function="back"), feeds={optimizer.key}, names={"loss": "loss"})
+    unscale = events.Unscale(Site("a.py", 9, function="step"), None, optimizer.key)
+    context = FindingContext(program, [backward, unscale])
+    places = find_edit_places("step@raw", unscale.site, [unscale, backward], context, {})
+    said = [(step.text, step.site.line) for step in places.steps]
+    assert said == ([] if is_shown else [("write it here, in place of this call", line)])
 
 
 @pytest.mark.parametrize("unscaled", [True, False])
