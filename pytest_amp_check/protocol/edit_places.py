@@ -263,11 +263,13 @@ class _EditSearch:
         about.update(key for event in self.events for key in _owners_of(event))
         named = {str(event.names.get("optimizer")) for event in self.events if event.names.get("optimizer")}
         for event in (*self.events, *self.list_following()):
-            # An optimizer that another function loads is known there by its name only.
-            is_same = event.object in about or str(event.names.get("optimizer")) in named
+            if not isinstance(event, kinds):
+                continue
+            is_same = isinstance(event, AutocastEnter) or not about | named or event.object in about
             is_same = is_same or (isinstance(event, OwnedEvent) and event.owners is None)
             is_same = is_same or not about.isdisjoint(_owners_of(event))
-            if isinstance(event, kinds) and (is_same or not about | named or isinstance(event, AutocastEnter)):
+            # An optimizer that another function loads is known there by its name only.
+            if is_same or str(event.names.get("optimizer")) in named:
                 return event
         return None
 
