@@ -39,6 +39,8 @@ _NEW_SCALER = "new scaler"
 _IMPORT = "write `from apex import amp`"
 #: An addition to an edit before a step whose gradients nothing unscales.
 _UNSCALING = ", after a new line `{scaler}.unscale_({optimizer})`"
+#: The addition if something unscales them under a condition that the step does not have.
+_UNSCALING_ALWAYS = ", after `{scaler}.unscale_({optimizer})`, which is then to run in every case"
 
 
 class FindingContext(NamedTuple):
@@ -245,7 +247,12 @@ class _EditSearch:
         if "{with_clip}" in edit.text:
             texts["with_clip"] = self.describe_clip()
         if "{unscaling}" in edit.text:
-            texts["unscaling"] = "" if self.find_unscale(*about) else fill_template(_UNSCALING, texts)
+            unscale = self.find_unscale(*about)
+            always = set(unscale.guards if unscale is not None else ()) <= {
+                guard for each in about for guard in each.guards
+            }
+            template = _UNSCALING if unscale is None else "" if always else _UNSCALING_ALWAYS
+            texts["unscaling"] = fill_template(template, texts)
         return TraceStep(site, fill_template(edit.text, texts), is_event=False)
 
     # Locations.

@@ -621,9 +621,19 @@ def test_the_backward_of_an_unscaled_loss_is_located_from_another_line(line: int
     assert said == ([] if is_shown else [("write it here, in place of this call", line)])
 
 
-@pytest.mark.parametrize("unscaled", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("scaler.unscale_(optimizer)", ""),
+        ("print(x)", ", after a new line `scaler.unscale_(optimizer)`"),
+        (
+            "if limit: scaler.unscale_(optimizer)",
+            ", after `scaler.unscale_(optimizer)`, which is then to run in every case",
+        ),
+    ],
+)
 @pytest.mark.parametrize(("watched", "module"), [("net", "net"), ("models=[net]", "model")])
-def test_gradients_are_logged_before_the_step(unscaled: bool, watched: str, module: str) -> None:
+def test_gradients_are_logged_before_the_step(before: str, after: str, watched: str, module: str) -> None:
     body = f"""
 import wandb
 
@@ -635,12 +645,11 @@ for x in batches:
     with torch.autocast("cuda"):
         loss = net(x).mean()
     scaler.scale(loss).backward()
-    {"scaler.unscale_(optimizer)" if unscaled else "print(x)"}
+    {before}
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
 """
-    after = "" if unscaled else ", after a new line `scaler.unscale_(optimizer)`"
     log = f"wandb.log({{n: p.grad.norm() for n, p in {module}.named_parameters() if p.grad is not None}})"
     places = list_places(body, find(body, "AMP202"))
     assert places == [(f"before this step{after}, write `{log}`", "scaler.step(optimizer)")]
