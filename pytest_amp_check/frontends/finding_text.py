@@ -201,7 +201,7 @@ def _format_help(finding: Finding, remedy: str) -> list[Line]:
     """Return the lines about the remedy and the fix of a finding, and about further information."""
     lines: list[Line] = [[("  help: ", "dim"), (make_printable(remedy), "")]] if remedy else []
     if remedy and finding.edit_places:
-        lines.append([("  where: ", "dim"), ("; ".join(map(_describe_place, finding.edit_places)), "")])
+        lines += [[("  where: ", "dim"), (_describe_place(step), "")] for step in finding.edit_places]
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
         lines.append([("  fix: ", "dim"), (make_printable(finding.fix.message), ""), (flags, "dim")])
@@ -209,9 +209,9 @@ def _format_help(finding: Finding, remedy: str) -> list[Line]:
 
 
 def _describe_place(step: TraceStep) -> str:
-    """Return a step that the remedy needs, with its function and its location."""
+    """Return an edit that the remedy needs, after its location and its function."""
     function = f" in `{step.site.function}`" if step.site.function not in ("", "<module>") else ""
-    return make_printable(f"{step.text}{function} ({step.site.location_text})")
+    return make_printable(f"{step.site.location_text}{function}: {step.text}")
 
 
 def _describe_caller(site: Site) -> str:

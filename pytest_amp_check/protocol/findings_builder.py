@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .edit_places import find_edit_places
+from .edit_places import FindingContext, find_edit_places
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
 from .events import Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
@@ -39,19 +39,17 @@ def program_violations(program: Program) -> Verdicts:
 
 def check_event(event: Event, program: Program, graph: Graph | None = None) -> Iterator[Finding]:
     """Yield the findings of the rules that check a single event. ``graph`` is the graph of the event, if known."""
-    others = [event] if graph is None else [node.event for node in graph.nodes if node.event is not None]
     for label, values in event_violations(event, program):
-        places = find_edit_places(label, event.site, [event], others, program, values)
-        finding = make_finding(
+        context = FindingContext(program, [event]) if graph is None else FindingContext.from_graph(graph, program)
+        yield make_finding(
             label,
             event.site,
             [event],
-            {**find_effect_values(label, [event], program), **values, **places.names},
+            {**find_effect_values(label, [event], program), **values},
             _trace_single_event(label, event, program, graph),
             certain=not (LABELS[label][1].certainty.missing_method or event.guessed),
+            context=context,
         )
-        finding.edit_places = places.steps
-        yield finding
 
 
 def _trace_single_event(label: str, event: Event, program: Program, graph: Graph | None) -> tuple[TraceStep, ...]:
@@ -135,12 +133,16 @@ def make_finding(
     *,
     certain: bool = True,
     condition: str = "",
+    context: FindingContext | None = None,
 ) -> Finding:
+    """Return the finding of a violation. ``context`` is the code around, where the remedy may need further edits."""
     rule, kind = LABELS[label]
+    places = find_edit_places(label, site, events, context, values) if context is not None else None
     names: dict[str, str] = {}
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
+    names.update(places.names if places is not None else {})
     message, remedy = fill_message(kind.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or kind.severity or rule.severity
     certain = certain and not kind.certainty.is_possible
@@ -148,7 +150,7 @@ def make_finding(
         assumption = f"if {fill_template(kind.certainty.assumption, names)}"
         condition = f"{condition}, and {assumption}" if condition else assumption
     elif not (certain or condition) and any(isinstance(each, LowPrecisionEffect) and each.guessed for each in events):
-        condition = "if the tensors here are in low precision, as the output of a model usually is"
+        condition = "if these tensors are float16 or bfloat16, as the output of a model usually is, and not float32"
     finding = Finding(
         rule.code,
         rule.name,
@@ -163,6 +165,7 @@ def make_finding(
         proven=kind.certainty.is_proven,
         remedy=remedy,
     )
+    finding.edit_places = places.steps if places is not None else ()
     calls = {event.site.call_key for event in events if not event.traits.is_structural}
     finding.calls = frozenset(calls or {site.call_key})
     return finding

@@ -157,16 +157,23 @@ class Steps:
     - ``through_engine``: True if optimizers step through the engine: ``step`` is then the scaler's step, with update.
     - ``always_unscale``: True if such a step always unscales first.
     - ``saves_scaler``: True if the framework saves the state of its scaler itself.
+    - ``wrapper``: method of the engine that gives the optimizer to step, "" without one.
     """
 
-    __slots__ = ("always_unscale", "saves_scaler", "through_engine")
+    __slots__ = ("always_unscale", "saves_scaler", "through_engine", "wrapper")
 
     def __init__(
-        self, *, through_engine: bool = False, always_unscale: bool = False, saves_scaler: bool = True
+        self,
+        *,
+        through_engine: bool = False,
+        always_unscale: bool = False,
+        saves_scaler: bool = True,
+        wrapper: str = "",
     ) -> None:
         self.through_engine = through_engine
         self.always_unscale = always_unscale
         self.saves_scaler = saves_scaler
+        self.wrapper = wrapper
 
 
 _NO_ENGINE = Engine({})
@@ -319,13 +326,13 @@ FRAMEWORKS = {
             scaler_attribute="scaler",
             usual_name="accelerator",
         ),
-        steps=Steps(through_engine=True),
+        steps=Steps(through_engine=True, wrapper="prepare"),
         advice={
             "clip@scaled": (
                 "call `{scaler}.clip_grad_norm_`, which unscales them first, where `{scaler}.sync_gradients` is true"
             ),
             "step@raw": "call `{scaler}.backward({loss})`",
-            "plain-step@scaled": "step what `{scaler}.prepare()` gives, which steps through the scaler",
+            "plain-step@scaled": "step what `{scaler}.prepare({optimizer})` returns, which steps through the scaler",
             "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
             "update@nothing": "remove it, because `optimizer.step()` updates the scale",
             "unscale@window": "unscale and clip only where `{scaler}.sync_gradients` is true",
@@ -362,11 +369,13 @@ FRAMEWORKS = {
             usual_name="fabric",
             nonfinite_errors={"clip_gradients": (_FABRIC_CLIP, "max_norm", "error_if_nonfinite")},
         ),
-        steps=Steps(through_engine=True),
+        steps=Steps(through_engine=True, wrapper="setup_optimizers"),
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
-            "plain-step@scaled": "step what `{scaler}.setup()` gives, which steps through the scaler",
+            "plain-step@scaled": (
+                "step what `{scaler}.setup_optimizers({optimizer})` returns, which steps through the scaler"
+            ),
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
             "update@pending": "let each loss run backward just before its own optimizer steps",
             "update@nothing": "remove it, because `optimizer.step()` updates the scale",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from . import events as e
 from .checker import Here, Violation
-from .edit_places import find_edit_places
+from .edit_places import FindingContext
 from .effect_values import find_effect_values
 from .event_graph import Graph, Predicate, Program
 from .events import Event
@@ -38,7 +38,7 @@ from .message_templates import describe_event
 from .region_search import find_region_before
 from .rules import LABELS
 from .sites import Site
-from .source_text import NegatedText, find_window_size, parenthesize
+from .source_text import NegatedText, find_loop_size, find_window_size, parenthesize
 
 #: A finding, with the path and line of the entry point of the graph.
 Found = tuple[Finding, tuple[str, int]]
@@ -108,10 +108,10 @@ def _check_program(program: Program) -> Iterator[Found]:
         premises = [*trace_premises(label, [event], program), *filter(None, conditions)]
         trace = tuple(merge_steps(premises, trace))
         condition = "" if certain else _describe_answers(answers)
-        places = find_edit_places(label, event.site, involved, program.iter_events(), program, names)
-        names = {**names, **places.names}
-        finding = make_finding(label, event.site, involved, names, trace, certain=certain, condition=condition)
-        finding.edit_places = places.steps
+        context = FindingContext(program, [*program.iter_events()], loops=graphs[0].loops if graphs else {})
+        finding = make_finding(
+            label, event.site, involved, names, trace, certain=certain, condition=condition, context=context
+        )
         for graph in graphs:
             yield finding, graph.entry_point
 
@@ -240,9 +240,13 @@ class _GraphChecker(GraphExplorer):
         condition = _describe_answers(answers)
         if not (certain or condition or kind.certainty.assumption):
             condition = self._describe_doubt(label, violation, (*involved, *path))
-            if violation in self.doubtful_violations and (site_of_escape := self._find_escape(here, violation.cause)):
-                text = "unanalyzed code gets the scaler or the optimizer"
-                steps.insert(0, TraceStep(site_of_escape, text, is_event=False))
+            if violation in self.doubtful_violations and (escape := self._find_escape(here, violation.cause, involved)):
+                known = escape.site.path == site.path
+                call = f"the call in line {escape.site.line}" if known else f"the call at {escape.site.location_text}"
+                given = self._name_escaped(escape)
+                condition = f"if {call}, which gets {given}, leaves the gradients as they are"
+                text = f"this call, whose code is not analyzed, gets {given}"
+                steps.insert(0, TraceStep(escape.site, text, is_event=False))
         names = [*involved, *reversed(path)]
         adapted, values = adapt_to_framework(label, names, self.program)
         if adapted == label and kind.cause.label_in_window and self._waits_for_window(detected_at, cause):
@@ -265,12 +269,10 @@ class _GraphChecker(GraphExplorer):
             values = {**values, "skip": answers[-1].text}
         shown = [*names, *(event for _, event in context)]
         values = {**find_effect_values(label, shown, self.program, self.graph, self.varying_predicates), **values}
-        others = [node.event for node in self.graph.nodes if node.event is not None]
-        places = find_edit_places(label, site, shown, others, self.program, values)
-        values = {**values, **places.names}
-        finding = make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
-        finding.edit_places = places.steps
-        return finding
+        around = FindingContext.from_graph(self.graph, self.program, shown)
+        return make_finding(
+            label, site, names, values, tuple(steps), certain=certain, condition=condition, context=around
+        )
 
     def _build_steps(self, label: str, context: list[tuple[int, Event]], answers: list[_Answer]) -> list[TraceStep]:
         """Return the steps of a trace: what the message presupposes, the events, and the deciding conditions.
@@ -322,9 +324,11 @@ class _GraphChecker(GraphExplorer):
         if window:
             values |= {"window": window, "divided": f" by the number of micro-batches that `{window}` counts"}
         elif loop is not None:
-            values["divided"] = f" by the number of backward passes in `{loop[0]}`"
+            size = find_loop_size(str(loop[0]))
+            values["divided"] = f" by the number of iterations of `{loop[0]}`"
         if size and loss:
-            values["divided"] = f", as in `{parenthesize(loss)} / {parenthesize(size)}`"
+            divided = f"{parenthesize(loss)} / {parenthesize(size)}"
+            values["divided"] = f" (write `{divided}` for `{loss}` in this line)"
         return values
 
     def _find_loop(self, cause: Event, path: list[Event]) -> tuple[object, Site] | None:
@@ -425,27 +429,39 @@ class _GraphChecker(GraphExplorer):
         """
         guessed = next((event for event in events if event.guessed), None)
         if (label, violation.cause, violation.detected_at) in self.doubtful_violations:
-            return "if unanalyzed code, which gets the objects, does not change these gradients"
+            return "if no other code changes these gradients in between"
         if guessed is not None:
             scaler = self.program.objects[guessed.subject] if guessed.subject is not None else None
             if scaler is not None and scaler.attributes.is_copy:
-                return f"if `{scaler.name or 'the scaler'}` works as torch's GradScaler does"
+                return f"if the class of `{scaler.name or 'the scaler'}` works as torch's GradScaler does"
             if isinstance(guessed, e.Backward):
                 return "if the loop runs over the micro-batches of one step, as its names say"
             named = str(guessed.names.get("call") or "")
             return f"if `{named}` does what its name says" if named else "if names say what unanalyzed code does"
         if self.graph.is_guessed:
-            return "if the objects have the classes that their methods suggest"
-        return "if the conditions on the way allow this path" if self.was_widened else ""
+            return "if the objects are a scaler and optimizers, as the names of their methods suggest"
+        return "if the conditions on the way to this line can hold together" if self.was_widened else ""
 
-    def _find_escape(self, here: Here, since: int) -> Site | None:
-        """Return the latest call on a path, since an event, that gives a scaler or an optimizer to unanalyzed code."""
+    def _name_escaped(self, escape: e.Handoff) -> str:
+        """Return the names of the optimizers, or else of the scalers, that unanalyzed code gets."""
+        objects = [self.program.objects[key] for key in sorted(escape.objects)]
+        for role in ("optimizer", "scaler"):
+            names = sorted({each.name for each in objects if each.role == role and each.name})
+            if names or any(each.role == role for each in objects):
+                return " and ".join(f"`{name}`" for name in names[:2]) or f"the {role}"
+        return "the scaler or the optimizer"
+
+    def _find_escape(self, here: Here, since: int, involved: list[Event]) -> e.Handoff | None:
+        """Return the latest call on a path, since an event, that gives unanalyzed code a scaler or the optimizer."""
+        about = {event.object for event in involved} - {None}
         for index in self.walk_back(here):
             event = self.event_at(index)
             if isinstance(event, e.Handoff) and any(
-                self.program.objects[key].role in ("scaler", "optimizer") for key in event.objects
+                self.program.objects[key].role == "scaler"
+                or (self.program.objects[key].role == "optimizer" and (key in about or not about))
+                for key in event.objects
             ):
-                return event.site
+                return event
             if index == since and index != here[0]:
                 return None
         return None

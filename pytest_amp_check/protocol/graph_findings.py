@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from . import events as e
+from .edit_places import FindingContext
 from .event_graph import Predicate
 from .finding import Finding, TraceStep
 from .findings_builder import make_finding
 from .graph_summary import GraphSummary
 from .guards import decided_guards
 from .message_templates import describe_event
-from .source_text import count_from_one
+from .source_text import count_from_one, find_counter
 
 
 def find_short_first_windows(summary: GraphSummary) -> Iterator[tuple[str, Predicate]]:
@@ -104,7 +105,10 @@ def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
         if is_off and all((key, not truth) in decided_guards(event) for event in (*steps, *backwards)):
             values = {"clip": str(clips[0].names.get("call", "the clip"))}
             trace = (TraceStep(clips[0].site, describe_event(clips[0])),)
-            yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, trace, certain=False)
+            context = FindingContext(summary.program, clips)
+            yield make_finding(
+                "clip:plain-only", steps[0].site, [steps[0]], values, trace, certain=False, context=context
+            )
             return
 
 
@@ -150,7 +154,10 @@ def describe_trailing(test: Predicate) -> dict[str, str]:
     assert test.trailing_microbatches is not None
     left, iterations = test.trailing_microbatches
     number = f"the last {left} of" if left > 1 else "the last of"
-    return {"window": str(test.text), "left": f"{number} {iterations} micro-batches"}
+    window = str(test.text)
+    counter = find_counter(window) or "i + 1"
+    last = f"{window} or {counter} == {iterations}"
+    return {"window": window, "left": f"{number} {iterations} micro-batches", "last": last}
 
 
 def describe_first_window(test: Predicate) -> dict[str, str]:

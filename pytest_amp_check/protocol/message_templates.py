@@ -26,6 +26,7 @@ DEFAULT_NAMES = {
     "output": "the output",
     "operand": "the operand",
     "loop": "the loop that uses it",
+    "limit": "the max_norm",
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .event_graph import Program
 from .events import Event, EventKind
+from .fast_namedtuple import NamedTuple
 from .fix import APPLICABILITIES
 from .severities import ERROR, INFO, SEVERITIES, WARNING
 
@@ -151,8 +152,24 @@ _ALWAYS = Precedence()
 _DEFINITE = Certainty()
 
 
+class Edit(NamedTuple):
+    """An edit that a remedy needs beside that at the location of the finding.
+
+    - ``text``: what to write there, in the imperative, as a template over source texts.
+    - ``beside``: kinds of events beside which to write.
+    - ``search``: how to find the location, a key of ``_SEARCHES`` in :mod:`.edit_places`. "event" is an event of the
+      kinds in ``beside``.
+    - ``is_always_shown``: the edit is shown even if the code around the finding shows its line.
+    """
+
+    text: str
+    beside: tuple[EventKind, ...] = ()
+    search: str = "event"
+    is_always_shown: bool = False
+
+
 class TraceContext:
-    """Events that a finding shows beside those of the violation, so that its message can be believed and followed.
+    """Events and edits that a finding shows beside the violation, so that its message can be believed and followed.
 
     - ``begins_with``: kinds of events of which the latest before the others begins the trace, as the step before an
       uncleared backward.
@@ -165,14 +182,13 @@ class TraceContext:
       depend.
     - ``shows_window_end``: the trace ends with the step at the end of the accumulation window.
     - ``shows_skip``: a statement skips the rest of an iteration. The trace shows it, and the message names it.
-    - ``edit_at``: kinds of events beside which the remedy is to be written, if not at the location of the finding. A
-      region stands for the call in its function that leads to the finding.
+    - ``edits``: what to write at other locations, in the order in which to show the edits.
     """
 
     __slots__ = (
         "background_kinds",
         "begins_with",
-        "edit_at",
+        "edits",
         "region_around",
         "region_before",
         "shows_earlier",
@@ -192,9 +208,8 @@ class TraceContext:
         shows_window_end: bool = False,
         shows_skip: bool = False,
         background_kinds: tuple[EventKind, ...] = (),
-        edit_at: tuple[EventKind, ...] = (),
+        edits: tuple[Edit, ...] = (),
     ) -> None:
-        self.edit_at = edit_at
         self.begins_with = begins_with
         self.region_around = region_around
         self.region_before = region_before
@@ -203,6 +218,7 @@ class TraceContext:
         self.shows_window_end = shows_window_end
         self.shows_skip = shows_skip
         self.background_kinds = background_kinds
+        self.edits = edits
 
 
 _NO_CONTEXT = TraceContext()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
-from .edit_places import find_edit_places
+from .edit_places import FindingContext
 from .effect_values import find_effect_values
 from .effects import apply_event
 from .event_graph import Graph, Node, Program
@@ -330,10 +330,8 @@ class RunChecker(Checker):
         names = [*involved, *reversed(path)]
         values = {**find_effect_values(final_label, names, self.program), **values}
         shown = [*names, *(x for _, x in context)]
-        places = find_edit_places(final_label, site, shown, self.distinct_events.values(), self.program, values)
-        finding = make_finding(final_label, site, names, {**values, **places.names}, steps)
-        finding.edit_places = places.steps
-        self.path_findings[key] = finding
+        around = FindingContext(self.program, self.distinct_events.values(), shown=shown)
+        finding = self.path_findings[key] = make_finding(final_label, site, names, values, steps, context=around)
         if self.wrong_update is None and finding.severity == ERROR and finding.code.startswith("AMP2"):
             # The step that detects a violation is counted already.
             self.wrong_update = finding, self.step_count - isinstance(partner, _STEPS)
@@ -355,9 +353,8 @@ class RunChecker(Checker):
             trace = tuple(TraceStep(other.site, describe_event(other)) for other in others)
             names = {**find_effect_values(label, [event, *others], run_program), **values}
             site, involved = self.find_own_site(event.site), [event, *others]
-            places = find_edit_places(label, site, involved, run_program.iter_events(), run_program, names)
-            finding = make_finding(label, site, involved, {**names, **places.names}, trace)
-            finding.edit_places = places.steps
+            around = FindingContext.from_graph(graph, run_program)
+            finding = make_finding(label, site, involved, names, trace, context=around)
             # What source code does not show has happened in a run.
             finding.certain = True
             yield finding

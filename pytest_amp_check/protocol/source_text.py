@@ -88,6 +88,18 @@ def find_window_size(window: str) -> str:
     return sizes.pop() if len(sizes) == 1 else ""
 
 
+def find_counter(window: str) -> str:
+    """Return the source text of the counter whose remainder a window compares with zero, "" if unknown."""
+    found = re.fullmatch(r"\(?([^()%]+)\)? % [^%]+ == 0", window)
+    return found[1].strip() if found is not None else ""
+
+
+def find_loop_size(head: str) -> str:
+    """Return the source text of the number of iterations in the head of a loop over a range, "" if unknown."""
+    found = re.fullmatch(r"for \w+ in range\(([^(),]+)\)", head)
+    return found[1] if found is not None else ""
+
+
 def parenthesize(text: str) -> str:
     """Return the source text of an expression, in parentheses if an operator is outermost."""
     try:
@@ -97,6 +109,37 @@ def parenthesize(text: str) -> str:
         return text
     is_compound = isinstance(parsed, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda))
     return f"({text})" if is_compound else text
+
+
+#: Functions whose arguments, after a pattern, are tensors.
+_PRODUCTS = frozenset(("einsum", "matmul", "mm", "bmm", "outer"))
+
+
+def find_wide_call(text: str) -> str:
+    """Return the source text of a product with ``.float()`` operands, in backticks, else ""."""
+    try:
+        parsed = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        # The text of a long expression is cut.
+        return ""
+    if isinstance(parsed, ast.BinOp) and isinstance(parsed.op, (ast.MatMult, ast.Mult)):
+        sign = "@" if isinstance(parsed.op, ast.MatMult) else "*"
+        return f"`{_widen(parsed.left)} {sign} {_widen(parsed.right)}`"
+    is_function = isinstance(parsed, ast.Call) and access_text(parsed.func).rpartition(".")[2] in _PRODUCTS
+    if not is_function or not isinstance(parsed, ast.Call) or parsed.keywords:
+        return ""
+    if any(isinstance(each, (ast.Starred, ast.List, ast.Tuple)) for each in parsed.args):
+        return ""
+    of_function = isinstance(parsed.func, ast.Name) or access_text(parsed.func).startswith("torch.")
+    function = ast.unparse(parsed.func) if of_function or not isinstance(parsed.func, ast.Attribute) else ""
+    if not function and isinstance(parsed.func, ast.Attribute):
+        function = f"{_widen(parsed.func.value)}.{parsed.func.attr}"
+    arguments = [ast.unparse(each) if isinstance(each, ast.Constant) else _widen(each) for each in parsed.args]
+    return f"`{function}({', '.join(arguments)})`"
+
+
+def _widen(node: ast.expr) -> str:
+    return f"{parenthesize(ast.unparse(node))}.float()"
 
 
 def names_optimizer(path: str) -> bool:

@@ -98,7 +98,8 @@ def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> st
     is_low = dtype or ("float16" if overflows else "float16 or bfloat16")
     if dtype:
         return f"if {whose} are {is_low}"
-    return f"if {whose} are {is_low}, as {'under autocast' if in_region else 'in a model that is cast'}"
+    example = "outputs of layers in a `torch.autocast` region are" if in_region else "in a model after `.half()`"
+    return f"if {whose} are {is_low}, as {example}, and not float32"
 
 
 def _functions_around(module: Module, lines: list[int]) -> set[Function]:

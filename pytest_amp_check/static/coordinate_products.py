@@ -53,7 +53,8 @@ def find_coordinate_products(module: Module, project: Project, known: Iterable[F
         for finding in check_event(event, program):
             if (finding.site.line, finding.code) not in reported:
                 finding.certain, finding.severity = False, INFO
-                finding.condition = "if the code runs in an autocast region"
+                called = f"`{function.name}` is called" if function.name else "this runs"
+                finding.condition = f"if {called} in a `torch.autocast` region"
                 found.setdefault(finding.site.line, finding)
     return list(found.values())
 

@@ -162,6 +162,7 @@ def analyze(
     from .project.marimo import as_one_program
     from .project.module import Module
     from .project.relevance import mark_relevant
+    from .resume_places import add_resume_places
     from .turned_off_code import find_turned_off_code
     from .unanalyzed_calls import collect_calls, find_joined_functions
 
@@ -224,6 +225,7 @@ def analyze(
             )
         if not program.attributes.fragment and Code(text.encode()).multiplies_coordinates:
             findings += find_coordinate_products(module, project, findings)
+        add_resume_places(findings, module)
         for_weights = {(path, each.node.lineno) for each in module.functions.values() if each.is_weight_entry_point}
         findings = [
             each

@@ -503,7 +503,7 @@ def test_the_remedy_stands_once_beside_the_problem(tmp_path: Path, capsys: pytes
     path.write_text(RULES["AMP201"].bad_example)
     assert main(["check", "--output-format", "json", str(path)]) == 1
     (found,) = json.loads(capsys.readouterr().out)
-    remedy = "call `scaler.unscale_(optimizer)` before it"
+    remedy = "write `scaler.unscale_(optimizer)` in the line before it"
     assert found["remedy"] == remedy
     assert found["message"].endswith(f" the loss scale: {remedy}")
     assert main(["check", str(path)]) == 1

@@ -82,7 +82,7 @@ def test_a_cell_is_recorded_in_jupyter(tmp_path: Path) -> None:
     assert summary == "<Run: 3 steps, 0 skipped, loss scale 1024, findings: AMP201>"
     assert finding.startswith("notebook:cell 3:6: AMP201 [error] clip-before-unscale: ")
     assert "cell 3, line 6" in shown["data"]["text/html"]
-    assert "call `scaler.unscale_(optimizer)` before it" in shown["data"]["text/html"]
+    assert "write `scaler.unscale_(optimizer)` in the line before it" in shown["data"]["text/html"]
     # The magic is the first line of its cell, and the last expression is the value of the cell.
     shown, result = inline
     assert "cell 5, line 7" in shown["data"]["text/html"]

@@ -297,14 +297,14 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witne
 def test_the_places_of_a_remedy_stand_below_the_help() -> None:
     found = finding(remedy="call it before the step")
     found.edit_places = (
-        TraceStep(Site("a.py", 9, function="train"), "the scaler steps the optimizer", is_event=False),
-        TraceStep(Site("b.py", 2, function="<module>"), "`scaler` is constructed", is_event=False),
+        TraceStep(Site("a.py", 9, function="train"), "move it here", is_event=False),
+        TraceStep(Site("b.py", 2, function="<module>"), "pass `scaler`", is_event=False),
     )
     shown = "".join(
         output.render_plain(finding_text.format_full([found], source_lines.SourceLines({"a.py": "one()\n"})))
     )
-    said = "  help: call it before the step\n  where: the scaler steps the optimizer in `train` (a.py:9); "
-    assert said + "`scaler` is constructed (b.py:2)\n  more:" in shown
+    said = "  help: call it before the step\n  where: a.py:9 in `train`: move it here\n"
+    assert said + "  where: b.py:2: pass `scaler`\n  more:" in shown
     found.edit_places = ()
     without = output.render_plain(finding_text.format_full([found], source_lines.SourceLines({})))
     assert not any("where:" in line for line in without)

@@ -2,8 +2,8 @@
 
 Each block of the file is one rule: code and name, the summary, the effect on training, then each message after its
 label, with its own effect if it has one. A more precise effect follows the value of the finding that chooses it. The
-assumption of a possible violation begins with "only if". A message for several places of a file comes first, after
-``grouped``.
+assumption of a possible violation begins with "only if", and an edit at another location with "where" and how the
+location is found. A message for several places of a file comes first, after ``grouped``.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def list_lines(rule: Rule) -> Iterator[str]:
         yield from _list_cases(kind.effect_cases, 6)
         if kind.certainty.assumption:
             yield from _wrap(f"only if {kind.certainty.assumption}", 6)
+        for edit in kind.trace_context.edits:
+            yield from _wrap(f"where ({edit.search}): {edit.text}", 6)
 
 
 def _list_cases(cases: Mapping[str, str], indent: int) -> Iterator[str]:

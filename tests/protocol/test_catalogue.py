@@ -418,7 +418,9 @@ def judged(
     rule = RULES[code]
     judge: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
-    names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast", operand="x", output="out")
+    names.update(
+        loss="loss", window="i % k == 0", sum="eps", context="autocast", operand="x", output="out", limit="1.0"
+    )
     event = kind(site, **facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):

@@ -921,7 +921,7 @@ def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
         ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
         (
             "zero back clip hand-told0 step update",
-            "if unanalyzed code, which gets the objects, does not change these gradients",
+            "if the call in line 4, which gets `optimizer0`, leaves the gradients as they are",
         ),
         ("zero back clip-guessed step update", "if names say what unanalyzed code does"),
         ("zero back clip step update", ""),

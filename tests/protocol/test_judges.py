@@ -546,4 +546,4 @@ def test_a_name_that_is_not_known_is_called_as_everybody_calls_it() -> None:
         encoding="utf-8"
     )
     (finding,) = [f for f in check_source(text) if f.code == "AMP215"]
-    assert "call `optimizer.zero_grad()` in every iteration" in finding.message
+    assert "write `optimizer.zero_grad()` after the step" in finding.message

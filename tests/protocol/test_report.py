@@ -32,7 +32,7 @@ def test_the_names_are_those_of_the_first_event_that_has_one() -> None:
     step = e.ScalerStep(SITE, names={"call": "step", "scaler": "self.scaler", "optimizer": ""})
     assert message("clip@scaled", clip, step) == (
         "`clip_grad_norm_` clips gradients that are still multiplied by the loss scale: "
-        "call `self.scaler.unscale_(optimizer)` before it"
+        "write `self.scaler.unscale_(optimizer)` in the line before it"
     )
     # A value from a check has priority over a name of the event.
     assert "`self.scaler.unscale_(opt)`" in message("clip@scaled", clip, step, optimizer="opt")
@@ -41,7 +41,9 @@ def test_the_names_are_those_of_the_first_event_that_has_one() -> None:
 def test_what_has_no_name_is_put_in_words_outside_of_code() -> None:
     assert message("clip@scaled").startswith("this call clips gradients")
     assert message("plain-step@scaled", scaler="s").startswith("`optimizer.step()` applies gradients")
-    assert message("plain-step@scaled").endswith("call `scaler.step(optimizer)` and then `scaler.update()` instead")
+    assert message("plain-step@scaled").endswith(
+        "write `scaler.step(optimizer)` and then `scaler.update()` in its place"
+    )
 
 
 def test_advice_is_filled_with_the_same_names() -> None:

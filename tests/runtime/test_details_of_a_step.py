@@ -157,20 +157,22 @@ def test_hooks(setup: str, in_backward: str, expected: list[tuple[str, str]], tm
 BACKWARD, AFTER, STEP, UPDATE, END = 30, 31, 32, 33, 34
 #: The losses of three steps, which no statement has changed.
 LOSSES = [1.354, 1.305, 1.259]
-UNSCALE_FIRST = "call `scaler.unscale_(optimizer)` before (once per step), or divide the values by `scaler.get_scale()`"
+UNSCALE_FIRST = (
+    "write `scaler.unscale_(optimizer)` before, outside of a loop over parameters, or divide the values by "
+    "`scaler.get_scale()`"
+)
 READ_SCALED = f"Gradients of `optimizer` are read {SCALED}: {UNSCALE_FIRST}"
-CLIPPED = "`torch.nn.utils.clip_grad_norm_` clips gradients that are still multiplied by the loss scale: call "
-CLIPPED += "`scaler.unscale_(optimizer)` before it"
+CLIPPED = "`torch.nn.utils.clip_grad_norm_` clips gradients that are still multiplied by the loss scale: write "
+CLIPPED += "`scaler.unscale_(optimizer)` in the line before it"
 BY_HAND = (
     "Gradients of `optimizer` are divided by the loss scale by hand, and `scaler` divides them as well: replace the "
 )
 BY_HAND += "division by `scaler.unscale_(optimizer)`"
-EDITED_SCALED = f"{EDITED[1]}: call `scaler.unscale_(optimizer)` before the edit (once per step)"
-STALE = "Gradients of `optimizer` are not cleared between a step and the next backward: call `optimizer.zero_grad()` "
-STALE += "in every iteration, before this backward"
-LOST = (
-    "Gradients of `optimizer` are cleared between backward and `scaler.step(optimizer)`: clear them before backward or "
-)
+EDITED_SCALED = f"{EDITED[1]}: write `scaler.unscale_(optimizer)` before the edit, "
+EDITED_SCALED += "outside of a loop over parameters"
+STALE = "Gradients of `optimizer` are not cleared between a step and the next backward: write `optimizer.zero_grad()` "
+STALE += "after the step, so in every iteration"
+LOST = "Gradients of `optimizer` are cleared between backward and `scaler.step(optimizer)`: move this statement to "
 LOST += "after the step"
 INVALID = (
     "Gradients of `optimizer` become NaN or infinite after `unscale_` has checked them, and the step applies them: "

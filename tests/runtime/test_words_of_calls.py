@@ -83,8 +83,8 @@ scaler.update()
             "",
             "AMP201",
             (
-                "`clip` clips gradients that are still multiplied by the loss scale: call "
-                "`scaler.unscale_(held['opt'])` before it"
+                "`clip` clips gradients that are still multiplied by the loss scale: write "
+                "`scaler.unscale_(held['opt'])` in the line before it"
             ),
         ),
         (
@@ -156,8 +156,8 @@ optimizer.step()
 """
     finding = found(body, tmp_path / "train.py", "AMP204")
     assert finding.message == (
-        "`optimizer.step()` applies gradients that are still multiplied by the loss scale: call "
-        "`scaler.step(optimizer)` and then `scaler.update()` instead"
+        "`optimizer.step()` applies gradients that are still multiplied by the loss scale: write "
+        "`scaler.step(optimizer)` and then `scaler.update()` in its place"
     )
 
 
@@ -246,7 +246,7 @@ scaler.update()
 """
     message = found(body, tmp_path / "train.py", "AMP201").message
     assert message.startswith(said)
-    assert "call `scaler.unscale_(optimizer)` before it" in message
+    assert "write `scaler.unscale_(optimizer)` in the line before it" in message
 
 
 @pytest.mark.parametrize("call", ["scaler.scale", "held['scaler'].scale", "scale"])

@@ -24,7 +24,10 @@ for epoch in range(9):
         STEP
     EVALUATE
 """
-MESSAGE = "rounds trained parameters to {}, and the cast back does not restore them: cast a copy, or use autocast"
+MESSAGE = (
+    "rounds trained parameters to {}, and the cast back does not restore them: cast `copy.deepcopy` of the model, or "
+    "run it in `torch.autocast` without a cast"
+)
 
 
 def program(

@@ -152,9 +152,10 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
         "bce@region",
         [
             "F.binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "model(x).float()",
             'with torch.autocast("cuda", enabled=False):',
+            "model(x).float()",
+            "model(x)",
+            "binary_cross_entropy_with_logits",
         ],
     ),
     (
@@ -167,9 +168,10 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
         "bce@region",
         [
             "F.binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "model(x).float()",
             'with torch.autocast("cuda", enabled=False):',
+            "model(x).float()",
+            "model(x)",
+            "binary_cross_entropy_with_logits",
         ],
     ),
     (
@@ -234,7 +236,7 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
         'mixed_precision="fp16"',
         "opt.zero_grad()\nloss = F.mse_loss(model(x), y)\nacc.backward(loss)\nopt.optimizer.step()  # !",
         "plain-step@scaled-framework",
-        ["opt.optimizer.step()", "acc.prepare()"],
+        ["opt.optimizer.step()", "acc.prepare(opt.optimizer)"],
     ),
     (
         "accelerate",
@@ -321,9 +323,10 @@ LOOPS: list[tuple[str, str, str, str, list[str]]] = [
         "bce@region",
         [
             "F.binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "model(x).float()",
             'with torch.autocast("cuda", enabled=False):',
+            "model(x).float()",
+            "model(x)",
+            "binary_cross_entropy_with_logits",
         ],
     ),
 ]

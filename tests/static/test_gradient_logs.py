@@ -45,8 +45,8 @@ def found(source: str) -> list[tuple[int, str, str]]:
 )
 def test_logged_gradients_are_scaled(watch: str) -> None:
     message = (
-        "`wandb.watch` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters "
-        "after `scaler.unscale_(optimizer)` instead"
+        '`wandb.watch` logs gradients that are still multiplied by the loss scale: pass `log="parameters"` here, and '
+        "log gradients yourself after `scaler.unscale_(optimizer)`"
     )
     assert found(TRAINS.format(watch=watch)) == [(9, "info", message)]
 

@@ -31,6 +31,8 @@ REGIONS = {
 }
 #: The region, the statements, the label of the last statement's violation ("" for none), and the quoted texts.
 Case = tuple[str, str, str, list[str]]
+#: Code in the help of positions that are cast.
+WIDE = ["dtype=torch.float32", ".float()", ".float()"]
 STATEMENTS: list[Case] = [
     ("cuda", "y = 1e-8 + out", "epsilon:added", ["1e-08 + out", ".float()"]),
     ("cuda", "y = torch.add(out, 1e-8)", "epsilon:added", ["torch.add(out, 1e-08)", ".float()"]),
@@ -162,14 +164,14 @@ STATEMENTS: list[Case] = [
     ("cuda", "out.fill_(1e5)", "fill:overflow", ["out.fill_", "torch.finfo(out.dtype).max"]),
     ("cuda", "out.fill_(65504)", "", []),
     ("cuda", 'out.fill_(float("inf"))', "", []),
-    ("cuda", "t = torch.arange(4096).half()\ny = t.sin()", "positions:cast", ["torch.arange(4096).half()"]),
+    ("cuda", "t = torch.arange(4096).half()\ny = t.sin()", "positions:cast", ["torch.arange(4096).half()", *WIDE]),
     ("cuda", "t = torch.arange(256).half()\ny = t.sin()", "", []),
-    ("cuda", "t = torch.arange(257).half()\ny = t.sin()", "positions:cast", ["torch.arange(257).half()"]),
+    ("cuda", "t = torch.arange(257).half()\ny = t.sin()", "positions:cast", ["torch.arange(257).half()", *WIDE]),
     (
         "cuda",
         "t = torch.arange(4096, dtype=torch.float16)\ny = torch.cos(t)",
         "positions:cast",
-        ["torch.arange(4096, dtype=torch.float16)"],
+        ["torch.arange(4096, dtype=torch.float16)", *WIDE],
     ),
     ("cuda", "t = torch.arange(4096, dtype=torch.float32)\ny = torch.cos(t)", "", []),
     ("cuda", "t = torch.ones(4096).half()\ny = t.sin()", "", []),
@@ -405,7 +407,11 @@ STATEMENTS: list[Case] = [
         "cuda",
         't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()',
         "positions:angles",
-        ["torch.einsum('i,j->ij', t, inv)", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        [
+            "torch.einsum('i,j->ij', t, inv)",
+            "torch.einsum('i,j->ij', t.float(), inv.float())",
+            'with torch.autocast("cuda", enabled=False):',
+        ],
     ),
     ("cpu16", 't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()', "", []),
     ("cuda", "t = torch.arange(4096).float()\ny = torch.outer(t, inv).sin()", "", []),
@@ -413,13 +419,13 @@ STATEMENTS: list[Case] = [
         "cuda",
         "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
         "positions:angles",
-        ["t[:, None] @ inv", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cuda", enabled=False):'],
     ),
     (
         "cpu16",
         "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
         "positions:angles",
-        ["t[:, None] @ inv", ".float()", 'with torch.autocast("cuda", enabled=False):'],
+        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cuda", enabled=False):'],
     ),
     ("cuda", "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).exp()", "", []),
     # Attention of other packages takes three tensors of one dtype.

@@ -225,8 +225,8 @@ def test_an_average_without_deepcopy_and_its_message(cast: str, dtype: str) -> N
     )
     assert (finding.code, finding.line) == ("AMP508", 4)
     assert finding.message == (
-        f"`v.clone().{cast}()` keeps a moving average in {dtype}, where small updates round to nothing: keep the "
-        "average in float32, and cast a copy where low precision is needed"
+        f"`v.clone().{cast}()` keeps a moving average in {dtype}, where small updates round to nothing: call "
+        "`.float()` where the average is created, and cast a copy where low precision is needed"
     )
 
 

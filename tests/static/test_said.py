@@ -118,7 +118,7 @@ def test_unscale_ahead_of_backward_is_told_to_come_after_it() -> None:
     )
     assert found.code == "AMP209"
     assert found.message.startswith("`scaler.unscale_(optimizer)` runs before the backward pass")
-    assert found.message.endswith("call it between backward and `scaler.step(optimizer)`")
+    assert found.message.endswith("move it to between backward and `scaler.step(optimizer)`")
 
 
 EDIT = "for p in model.parameters():\n    p.grad.add_(p, alpha=decay)\n"

@@ -171,7 +171,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "backward@region",
         loop(FED.replace("gs.scale(err).backward()", "    gs.scale(err).backward()  # !"), STEP),
-        ["gs.scale(err).backward", 'with torch.autocast("cuda", enabled=False):'],
+        ["gs.scale(err).backward", "enabled=False", 'with torch.autocast("cuda", enabled=False):'],
     ),
     (
         "state@stepped",
@@ -188,7 +188,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         "opt.load_state_dict(torch.load('x.pt')['optimizer'])\n"
         + loop(FED, STEP)
         + "torch.save({'m': net.state_dict(), 'o': opt.state_dict()}, 'x.pt')  # !\n",
-        ["opt", "gs", '"scaler": gs.state_dict()', "gs.load_state_dict()"],
+        ["opt", "gs", "gs.state_dict()", '"scaler"'],
     ),
     (
         "scheduler:skipped",
@@ -245,7 +245,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
             "err = F.cross_entropy(out, y)  # !\ngs.scale(err).backward()",
             STEP,
         ),
-        ["F.cross_entropy", "out.float()"],
+        ["F.cross_entropy", "out.float()", "out"],
     ),
     (
         "scale@no-autocast",
@@ -262,9 +262,10 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         loop(FED.replace("F.mse_loss(net(x), y)", "F.binary_cross_entropy(net(x).sigmoid(), y)  # !"), STEP),
         [
             "F.binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "net(x).sigmoid().float()",
             'with torch.autocast("cuda", enabled=False):',
+            "net(x).sigmoid().float()",
+            "net(x).sigmoid()",
+            "binary_cross_entropy_with_logits",
         ],
     ),
     (
@@ -272,9 +273,10 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         "crit = nn.BCELoss()\n" + loop(FED.replace("F.mse_loss(net(x), y)", "crit(net(x).sigmoid(), y)  # !"), STEP),
         [
             "crit",
-            "binary_cross_entropy_with_logits",
-            "net(x).sigmoid().float()",
             'with torch.autocast("cuda", enabled=False):',
+            "net(x).sigmoid().float()",
+            "net(x).sigmoid()",
+            "binary_cross_entropy_with_logits",
         ],
     ),
     (
@@ -307,7 +309,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "sum:low",
         "total = 0\n" + loop(FED.replace("    err", "    out = net(x).mean()\n    err"), STEP, "total += out  # !"),
-        ["total", ".item()"],
+        ["total", ".item()", ".float()"],
     ),
     (
         "scale:told",

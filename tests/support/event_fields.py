@@ -40,10 +40,11 @@ def fields_of(kind: EventKind) -> frozenset[str]:
 
 @functools.cache
 def message_fields() -> frozenset[str]:
-    """Return the fields in the messages of all violations, and in the advice about frameworks."""
+    """Return the fields in the messages and edits of all violations, and in the advice about frameworks."""
     messages = [kind.message for _, kind in LABELS.values()]
+    edits = [edit.text for _, kind in LABELS.values() for edit in kind.trace_context.edits]
     advice = [text for framework in FRAMEWORKS.values() for text in framework.advice.values()]
-    parsed = (part for text in (*messages, *advice) for part in string.Formatter().parse(text))
+    parsed = (part for text in (*messages, *edits, *advice) for part in string.Formatter().parse(text))
     return frozenset(field for _, field, _, _ in parsed if field)
 
 

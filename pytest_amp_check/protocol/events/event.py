@@ -115,6 +115,8 @@ class Event(_Declared, kw_only=False):
     guessed: bool = False
     #: Locations that a message about the event presupposes, as the region or the cast that made a tensor low.
     premises: TraceFacts = ()
+    #: Locations where the remedy of a finding about the event needs another edit, with what to write there.
+    edits: TraceFacts = ()
 
     def __init__(
         self,

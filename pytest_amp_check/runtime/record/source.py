@@ -37,13 +37,18 @@ class Role(Enum):
     RECEIVER = auto()
     #: The object whose ``step`` or ``zero_grad`` is called.
     OPTIMIZER = auto()
-    #: The first argument, or the argument with a given name.
+    #: The first or second argument, or the argument with a given name.
     ARGUMENT = auto()
+    SECOND_ARGUMENT = auto()
+    #: The module whose ``parameters()`` are the first argument.
+    MODULE = auto()
     #: The object that scales the loss of a backward, and the loss.
     INNER_RECEIVER = auto()
     INNER_ARGUMENT = auto()
 
 
+#: Roles of arguments by position.
+_NUMBERS = {Role.ARGUMENT: 0, Role.SECOND_ARGUMENT: 1, Role.MODULE: 0}
 #: The parts of a call such as ``scaler.scale(loss)`` whose result runs backward.
 _INNER = {Role.INNER_RECEIVER: Role.RECEIVER, Role.INNER_ARGUMENT: Role.ARGUMENT}
 
@@ -106,15 +111,18 @@ def _backward_root(call: ast.Call) -> ast.expr | None:
 def _text_of_role(call: ast.Call, role: Role, keyword: str) -> SourceText | None:
     if role is Role.CALL:
         return SourceText(call.func)
-    if role is not Role.ARGUMENT:
+    if role not in _NUMBERS:
         method = call.func if isinstance(call.func, ast.Attribute) else None
         if method is None or (role is Role.OPTIMIZER and method.attr not in _OF_OPTIMIZERS):
             return None
         return SourceText(method.value)
-    if call.args:
-        return SourceText(call.args[0])
-    keyword_value = next((k.value for k in call.keywords if k.arg == keyword), None)
-    return SourceText(keyword_value) if keyword_value is not None else None
+    number = _NUMBERS[role]
+    named = next((k.value for k in call.keywords if k.arg == keyword), None)
+    value = call.args[number] if len(call.args) > number else named
+    if role is Role.MODULE:
+        func = value.func if isinstance(value, ast.Call) else None
+        value = func.value if isinstance(func, ast.Attribute) and func.attr == "parameters" else None
+    return SourceText(value) if value is not None else None
 
 
 def _parse_site(site: Site) -> ast.AST | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
+from ...protocol.source_text import SourceText
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
@@ -309,13 +310,25 @@ def emit_clip(
         nonfinite_error=strict and not interp.state.try_depth,
         measures_only=_is_infinite(limit),
         guessed=guessed,
-        names={"call": expression_text(node), "module": _clipped_module_text(node)},
+        names={
+            "call": expression_text(node),
+            "module": _clipped_module_text(node),
+            "limit": _limit_text(node),
+        },
     )
     if clipping is not None:
         norm.gradient_reads = (clipping,)
     for listener in interp.handlers.clip_listeners:
         listener(interp, params, norm)
     return norm
+
+
+def _limit_text(node: ast.AST) -> object:
+    """Return the source text of the limit of a clip, "" if the call does not show the limit."""
+    if not isinstance(node, ast.Call):
+        return ""
+    limit = node.args[1] if len(node.args) > 1 else keywords_of(node).get("max_norm")
+    return SourceText(limit) if limit is not None else ""
 
 
 def _clipped_module_text(node: ast.AST) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import torch_api
+from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, method_of
 from ..interpreter.identity import Operation, structural_unknown
@@ -35,7 +36,7 @@ from .checkpoints import entry_of_state, take_state
 from .float32_copies import keeps_float32_copies
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
-from .syntax_queries import first_argument_text
+from .syntax_queries import first_argument, first_argument_text
 
 
 class _GivenModules(dict[int, frozenset[int]]):
@@ -116,6 +117,11 @@ def _find_wrapped_optimizer(interp: Interpreter, wrapper: Instance) -> TrackedOb
     return held.pop() if len(held) == 1 and method_of(interp, wrapper.cls, "step") is not None else None
 
 
+def _container_text(state: ast.expr | None) -> object:
+    """Return the source text of the checkpoint of which a state is an item, "" for another state."""
+    return SourceText(state.value) if isinstance(state, ast.Subscript) else ""
+
+
 def _call_optimizer_method(
     interp: Interpreter, optimizer: ObjectRef, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -141,6 +147,7 @@ def _call_optimizer_method(
     if name == "load_state_dict":
         source, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
         if name_of_entry is not None:
+            names["checkpoint"] = _container_text(first_argument(node))
             interp.emit(e.OptimizerLoad, node, None, key, source=source, entry=name_of_entry, names=names)
         return NONE
     if name.startswith("register_"):

@@ -6,6 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.frameworks import TRAINER_ARGUMENTS
+from ...protocol.sites import Site
 from ...protocol.source_text import SourceText
 from ..interpreter.classes import base_value, lineage_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -38,7 +39,21 @@ def _report_undivided_losses(interp: Interpreter) -> None:
             names: dict[str, object] = {"loss": SourceText(_loss_of(last.value))}
             # The loss may be computed anywhere in the method, or in another one: the signature is where all begins.
             site = interp.site_of(method.node)
-            interp.detached_events[e.Undivided, site.call_key] = e.Undivided(site, names=names)
+            edits = (_find_constructor(interp, cls),)
+            interp.detached_events[e.Undivided, site.call_key] = e.Undivided(site, names=names, edits=edits)
+
+
+def _find_constructor(interp: Interpreter, cls: Class) -> tuple[Site, str]:
+    """Return where a class sets an attribute after its base class has set the attribute, with what to write there."""
+    assignment = f"self.{_DIVIDES} = False"
+    own = cls.methods.get("__init__")
+    if own is None:
+        body = f"super().__init__(*args, **kwargs); {assignment}"
+        return interp.site_of(cls.node), f"add to this class: `def __init__(self, *args, **kwargs): {body}`"
+    calls = [node for node in own.nodes if isinstance(node, ast.Call) and last_name(node.func) == "__init__"]
+    if calls:
+        return interp.site_of(calls[0]), f"write `{assignment}` after this call"
+    return interp.site_of(own.node), f"write `{assignment}` at the end of this function"
 
 
 def _may_divide(method: Function, lineage: list[Class]) -> bool:

@@ -36,13 +36,16 @@ RULE = Rule(
     prescan_words=(".step( backward(", "loss of a Trainer"),
     violations={
         "loss:ignores-window": ViolationKind(
-            "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the "
-            "model takes loss arguments: divide it by `self.args.gradient_accumulation_steps`, or set "
-            "`self.model_accepts_loss_kwargs = False` in the constructor",
+            "`{loss}` ignores `num_items_in_batch`, so neither it nor transformers' Trainer divides by the "
+            "micro-batches: set `self.model_accepts_loss_kwargs = False` in `__init__`, after `super().__init__(...)`, "
+            "and the Trainer divides it",
             any_precision=True,
             certainty=Certainty(
                 is_possible=True,
-                assumption="the model takes loss arguments, and `gradient_accumulation_steps` is above 1",
+                assumption=(
+                    "the model's `forward` takes `**kwargs`, as most of transformers do, and "
+                    "`gradient_accumulation_steps` is above 1"
+                ),
             ),
         ),
         "step@undivided": ViolationKind(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...events import Backward, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Cause, Certainty, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Edit, Rule, TraceContext, ViolationKind
 
 _UNSCALED_EARLY = (
-    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
+    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: move it to directly before "
     "`{scaler}.step({optimizer})`"
 )
+_BEFORE_STEP = Edit("move it here, before this step{with_clip}", (ScalerStep,))
 
 
 RULE = Rule(
@@ -32,7 +33,7 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep,)),
+            trace_context=TraceContext(shows_window_end=True, edits=(_BEFORE_STEP,)),
         ),
         "unscale@window-framework": ViolationKind(
             "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
@@ -45,17 +46,19 @@ RULE = Rule(
             _UNSCALED_EARLY,
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(_BEFORE_STEP,)),
         ),
         "update@window": ViolationKind(
-            "`{scaler}.update()` runs before the accumulation window is complete: call it once, after "
+            "`{scaler}.update()` runs before the accumulation window is complete: move it to after "
             "`{scaler}.step({optimizer})`",
             effect=(
                 "torch raises AssertionError (No inf checks were recorded) at the first micro-batch, which ends the run"
             ),
             trace_kinds=(Backward,),
             exemption="serves-another",
-            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep,)),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move it here, after this step", (ScalerStep,)),)
+            ),
         ),
     },
     rationale="""\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, ScalerStep, Step, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, INFO, WARNING, Cause, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, INFO, WARNING, Cause, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 from ...source_text import count_from_one
 
 _LABELS = {
@@ -34,26 +34,29 @@ RULE = Rule(
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last "
-            "micro-batch counts: clear them once, after the step",
+            "micro-batch counts: move this statement to after the step",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep, Step)),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move it here, after this step", (ScalerStep, Step)),)
+            ),
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration, but its step follows after the loop, so only "
-            "the last iteration counts: clear once, before `{header}`",
+            "the last iteration counts: move this statement to before `{header}`",
             effect="only the last iteration trains; all others are wasted; no error",
             trace_kinds=(Backward,),
             in_next_iteration=True,
             any_precision=True,
-            certainty=Certainty(is_possible=True, assumption="the loop is meant to accumulate gradients"),
+            certainty=Certainty(is_possible=True, assumption="each iteration of `{header}` is meant to count"),
+            trace_context=TraceContext(edits=(Edit("move it here, before this loop", search="loop"),)),
         ),
         "clip@window": ViolationKind(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier "
-            "micro-batches are clipped again: clip only before the step, where `{window}` is true",
+            "micro-batches are clipped again: move this statement to before the step, where `{window}` is true",
             WARNING,
             effect="whenever the norm exceeds the limit, early micro-batches count less than late ones; no error",
             cause=Cause(Clip),
@@ -61,11 +64,13 @@ RULE = Rule(
             in_next_iteration=True,
             precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
-            trace_context=TraceContext(shows_window_end=True, edit_at=(ScalerStep, Step)),
+            trace_context=TraceContext(
+                shows_window_end=True, edits=(Edit("move the clip here, before this step", (ScalerStep, Step)),)
+            ),
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window has only one: "
-            "count from one, as in `{one_based}`",
+            "write `{one_based}` in its place",
             WARNING,
             effect="one step of each epoch is too small, and a rest of micro-batches is left at the end; no error",
         ),
@@ -109,7 +114,7 @@ RULE = Rule(
         ),
         "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
-            "window: also end a window at the last micro-batch",
+            "window: write `{last}` in its place, which also ends a window at the last micro-batch",
             WARNING,
             effect=(
                 "the last micro-batches of an epoch are not stepped with it: they are lost, or change the "

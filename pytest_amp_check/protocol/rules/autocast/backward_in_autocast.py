@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Labels, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import BOTH, WARNING, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_float8(event: Backward, program: Program) -> Labels:
@@ -18,29 +18,26 @@ RULE = Rule(
     "backward-in-autocast",
     WARNING,
     "backward() or the optimizer's step runs inside an autocast region.",
-    effect=(
-        "gradients of layers kept in float32 by `enabled=False` are rounded to low precision; others do not change"
-    ),
+    effect="gradients of code under `autocast(enabled=False)` in the model are rounded; without such code no harm",
     detected_by=BOTH,
     applicability=SAFE,
     event_checks={Backward: _check_float8},
     prescan_words=("autocast",),
     violations={
         "backward@region": ViolationKind(
-            "`{call}` runs inside an autocast region, so layers kept in float32 get low-precision "
-            'gradients: move it out of the region, or run it alone in `with torch.autocast("cuda", '
-            "enabled=False):`",
+            "`{call}` runs under autocast, so code under `enabled=False` gets low-precision "
+            'gradients: put this line alone into `with torch.autocast("cuda", enabled=False):`, or move it out of the '
+            "region",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
-            trace_context=TraceContext(edit_at=(AutocastEnter,)),
         ),
         "gradient:in-region": ViolationKind(
-            "`{call}` with `create_graph` runs in an autocast region, so layers kept in float32 lose "
-            'precision: compute it in `with torch.autocast("cuda", enabled=False):`',
+            "`{call}` with `create_graph` runs under autocast, so code under `enabled=False` loses "
+            'precision: put this statement into `with torch.autocast("cuda", enabled=False):`',
             effect=(
-                "a gradient penalty is inexact in layers kept in float32 by `enabled=False`; other gradients "
-                "do not change"
+                "a penalty on these gradients is inexact in code under `autocast(enabled=False)`; without such code "
+                "no harm"
             ),
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
@@ -48,15 +45,14 @@ RULE = Rule(
         ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low "
-            'precision: move it out of the region, or run it in `with torch.autocast("cuda", '
-            "enabled=False):`",
+            'precision: put this line into `with torch.autocast("cuda", enabled=False):`, or move it out of the '
+            "region",
             effect=(
                 "updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); those of other optimizers do not change"
             ),
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
-            trace_context=TraceContext(edit_at=(AutocastEnter,)),
         ),
         "backward@float8": ViolationKind(
             "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on "

@@ -37,16 +37,16 @@ RULE = Rule(
     violations={
         "function:undecorated": ViolationKind(
             "The backward of `{function}` multiplies a low-precision gradient with a float32 input, which raises "
-            "under autocast: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with "
-            "`torch.amp.custom_bwd`"
+            'under autocast: write `@torch.amp.custom_fwd(device_type="cuda")` before its `forward` and '
+            '`@torch.amp.custom_bwd(device_type="cuda")` before its `backward`, below `@staticmethod`'
         ),
         "function:forward-alone": ViolationKind(
             "`{function}` has `custom_fwd` but no `custom_bwd`, so its backward runs without autocast and raises: "
-            "decorate its `backward` with `torch.amp.custom_bwd` of the same device type"
+            "write `@torch.amp.custom_bwd(device_type=...)` before its `backward`, with the device type of the forward"
         ),
         "function:backward-alone": ViolationKind(
             "`{function}` has `custom_bwd` but no `custom_fwd`, which raises an AttributeError in every backward: "
-            "decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
+            "write `@torch.amp.custom_fwd(device_type=...)` before its `forward`, with the device type of the backward",
             ERROR,
             effect="every backward raises AttributeError, with or without autocast",
         ),
@@ -63,15 +63,15 @@ RULE = Rule(
         ),
         "function:foreign": ViolationKind(
             "`{call}` in `{function}` gets low-precision and float32 tensors, which few libraries outside of torch "
-            "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
-            "`backward` with `torch.amp.custom_bwd`",
+            'accept: write `@torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)` before its '
+            '`forward` and `@torch.amp.custom_bwd(device_type="cuda")` before its `backward`',
             INFO,
             effect="the library usually raises in the first forward under autocast; float32 tests pass",
         ),
         "function:foreign-output": ViolationKind(
             "`{call}` in `{function}` may get low-precision inputs and a float32 result tensor, which few libraries "
-            "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
-            "`backward` with `torch.amp.custom_bwd`",
+            'accept: write `@torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)` before its '
+            '`forward` and `@torch.amp.custom_bwd(device_type="cuda")` before its `backward`',
             INFO,
             effect="the library usually raises in the first forward under autocast; float32 tests pass",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Graph, Program
 from ...events import ModuleCast, Scale
-from ...rule import BOTH, INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Certainty, Edit, Rule, TraceContext, Verdicts, ViolationKind
 from ...sites import Site
 from ...tracked_objects import TrackedObject
 
@@ -79,6 +79,10 @@ def _rate_forward_info(event: Scale) -> int:
     return bool(event.forward) + bool(event.forward_read)
 
 
+_AROUND_FORWARD = (
+    Edit('begin `with torch.autocast("cuda"):` before this line, and end it before backward', search="forward"),
+)
+
 RULE = Rule(
     "AMP110",
     "forward-outside-autocast",
@@ -91,23 +95,27 @@ RULE = Rule(
     violations={
         "scale@no-autocast": ViolationKind(
             "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: "
-            'run `{module}` and the loss in `with torch.autocast("cuda"):`'
+            'run `{module}` and the loss in `with torch.autocast("cuda"):`',
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@no-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
-            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
+            certainty=Certainty(always_possible=True, assumption="the code of the model enters no `autocast` itself"),
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: run "
-            '`{module}` and the loss in `with torch.autocast("cuda"):`'
+            '`{module}` and the loss in `with torch.autocast("cuda"):`',
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale@outside-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss that seems to be computed outside autocast: run `{module}` and "
             'the loss in `with torch.autocast("cuda"):`, unless the model itself enters it',
             INFO,
-            certainty=Certainty(always_possible=True, assumption="the model does not enter autocast itself"),
+            certainty=Certainty(always_possible=True, assumption="the code of the model enters no `autocast` itself"),
+            trace_context=TraceContext(edits=_AROUND_FORWARD),
         ),
         "scale:autocast-disabled": ViolationKind(
             "`{call}` is disabled in every forward, but `{scaler}` is enabled, so the training runs in float32: enable "

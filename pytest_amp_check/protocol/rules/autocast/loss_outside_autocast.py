@@ -29,15 +29,15 @@ RULE = Rule(
     violations={
         "loss@outside": ViolationKind(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient "
-            "overflows: move the call into the autocast region of the forward, or pass "
-            "`{output}.float()` to it",
+            "overflows: pass `{output}.float()` for `{output}`, or move this line "
+            "into the region of the forward",
             trace_kinds=(Forward,),
             cause=Cause(only_reads=True),
             trace_context=TraceContext(region_around=Forward),
         ),
         "loss@outside-bf16": ViolationKind(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: "
-            "move the call into the autocast region of the forward, or pass `{output}.float()` to it",
+            "pass `{output}.float()` for `{output}`, or move this line into the region of the forward",
             INFO,
             effect="the loss and its gradients keep only 2 to 3 digits; nothing overflows, no error",
             trace_kinds=(Forward,),
@@ -46,8 +46,8 @@ RULE = Rule(
         ),
         "loss@outside-choice": ViolationKind(
             "`{call}` computes the loss outside autocast, in the low dtype of the region, float16 or "
-            "bfloat16: move the call into the autocast region of the forward, or pass "
-            "`{output}.float()` to it",
+            "bfloat16: pass `{output}.float()` for `{output}`, or move this line "
+            "into the region of the forward",
             effect=(
                 "the loss has only 2 to 3 digits; in float16, each growth of the scale to 65536 also costs a "
                 "skipped step"

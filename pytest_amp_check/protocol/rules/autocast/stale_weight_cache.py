@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import AutocastEnter, TrainerRun
-from ...rule import BOTH, ERROR, WARNING, Certainty, Labels, Rule, TraceContext, ViolationKind
+from ...rule import BOTH, ERROR, WARNING, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_trainer(event: TrainerRun, program: Program) -> Labels:
@@ -23,10 +23,13 @@ RULE = Rule(
     violations={
         "write@region-then-forward": ViolationKind(
             "`{call}` changes parameters in an open autocast region, so the next forward uses cached "
-            "old weights: end the region before this line, and enter autocast again for the next forward",
+            "old weights: write `torch.clear_autocast_cache()` after this line, or end the region before it",
             trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
-            trace_context=TraceContext(shows_earlier=True, edit_at=(AutocastEnter,)),
+            trace_context=TraceContext(
+                shows_earlier=True,
+                edits=(Edit("or write `torch.clear_autocast_cache()` after this call", search="call in region"),),
+            ),
         ),
         "training:in-region": ViolationKind(
             "`{call}` runs the training in an open autocast region, so all forwards use the weights of the start: call "

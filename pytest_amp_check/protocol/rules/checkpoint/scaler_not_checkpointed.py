@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Event, OptimizerLoad, Save, ScalerNew
 from ...fix import SAFE
-from ...rule import INFO, WARNING, Certainty, Rule, TraceContext, Verdicts, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Edit, Rule, TraceContext, Verdicts, ViolationKind
 from ...sites import Site
 
 
@@ -79,6 +79,12 @@ def _is_without_scaler(event: Save, saves: list[Save], program: Program) -> bool
     return any(other.scalers and any(key in flags for key, _ in opposite.intersection(other.guards)) for other in saves)
 
 
+_LOAD = Edit(
+    'write `if "scaler" in {checkpoint}: {scaler}.load_state_dict({checkpoint}["scaler"])` after this line{passing}',
+    search="load",
+    is_always_shown=True,
+)
+
 RULE = Rule(
     "AMP401",
     "scaler-not-checkpointed",
@@ -90,18 +96,20 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
-            'The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `"scaler": '
-            "{scaler}.state_dict()` to it, and pass that entry to `{scaler}.load_state_dict()` on resume",
-            trace_context=TraceContext(background_kinds=(ScalerNew,), edit_at=(OptimizerLoad,)),
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}.state_dict()` to "
+            'it, under the key `"scaler"`, and load it where a run resumes',
+            trace_context=TraceContext(background_kinds=(ScalerNew,), edits=(_LOAD,)),
         ),
         "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to "
             "the saved objects, and load it on resume",
-            trace_context=TraceContext(background_kinds=(ScalerNew,), edit_at=(OptimizerLoad,)),
+            trace_context=TraceContext(
+                background_kinds=(ScalerNew,), edits=(Edit("load the state of `{scaler}` here, too", (OptimizerLoad,)),)
+            ),
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed "
-            'code loads it: add `"scaler": {scaler}.state_dict()` to it if runs are resumed',
+            'code loads it: add `{scaler}.state_dict()` to it, under the key `"scaler"`, if runs are resumed',
             INFO,
             effect=(
                 "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Backward, FollowingEvent, ScalerStep, SchedulerStep, Step, StepFollowed
-from ...rule import INFO, WARNING, Certainty, Labels, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _check_cadence(event: FollowingEvent, program: Program) -> Labels:
@@ -65,12 +65,12 @@ RULE = Rule(
         ),
         "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "
-            "step the scheduler where the optimizer steps",
+            "move this statement to after the step of the optimizer",
             WARNING,
             effect="the schedule runs k times too fast for k micro-batches: its end comes after a k-th of the steps",
             trace_kinds=(Backward,),
             in_next_iteration=True,
-            trace_context=TraceContext(edit_at=(ScalerStep, Step)),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep, Step)),)),
         ),
     },
     rationale="""\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Event, ScalerNew, ScalerStep
-from ...rule import ERROR, WARNING, Certainty, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_unsynchronized(event: Event, program: Program) -> Labels:
@@ -36,15 +36,16 @@ RULE = Rule(
     violations={
         "step@shards-plain": ViolationKind(
             "`{scaler}` checks only the gradient shard of this rank for infinities, so ranks disagree about skipping "
-            "a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
+            "a step: construct a `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler()` in its place",
+            trace_context=TraceContext(edits=(Edit("construct a `ShardedGradScaler()` here", search="scaler"),)),
         ),
         "step@shards-fused": ViolationKind(
             "`{scaler}` shares no infinities of the fused `{optimizer}` between ranks, so ranks disagree about "
             "skipping a step: construct the optimizer without `fused=True`"
         ),
         "new:beside-shards": ViolationKind(
-            "`{call}` checks only the gradient shard of its rank, and `{sharding}` of this class shards the model: use "
-            "`torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` where the model is sharded",
+            "`{call}` checks only the gradient shard of its rank, and `{sharding}` of this class shards the model: "
+            "write `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler()` where the model is sharded",
             WARNING,
             certainty=Certainty(is_possible=True),
         ),

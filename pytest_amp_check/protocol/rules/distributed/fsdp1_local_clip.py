@@ -23,7 +23,7 @@ RULE = Rule(
     violations={
         "clip@shards": ViolationKind(
             "`{call}` computes the norm of this rank's shard only, so each rank clips by a factor of "
-            "its own: call `clip_grad_norm_(...)` of the FullyShardedDataParallel module"
+            "its own: write `{module}.clip_grad_norm_({limit})` in its place, which sums over the ranks"
         )
     },
     rationale="""\

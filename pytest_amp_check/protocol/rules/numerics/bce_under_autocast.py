@@ -26,9 +26,9 @@ RULE = Rule(
     prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
     violations={
         "bce@region": ViolationKind(
-            "`{call}` runs under autocast, where torch raises RuntimeError: use "
-            "`binary_cross_entropy_with_logits` and no sigmoid before it, or call it on "
-            '`{output}.float()` in `with torch.autocast("cuda", enabled=False):`',
+            "`{call}` runs under autocast, where torch raises RuntimeError: put this line into "
+            '`with torch.autocast("cuda", enabled=False):`, with `{output}.float()` for `{output}`, or use '
+            "`binary_cross_entropy_with_logits` without the sigmoid before it",
             trace_kinds=(AutocastEnter,),
         ),
         "bce@region-cpu": ViolationKind(
@@ -39,8 +39,8 @@ RULE = Rule(
         ),
         "bce@framework": ViolationKind(
             "`{call}` runs under autocast if Lightning's `precision` is mixed, where torch raises "
-            "RuntimeError: use `binary_cross_entropy_with_logits` and no sigmoid before it, or call it "
-            'on `{output}.float()` in `with torch.autocast("cuda", enabled=False):`'
+            'RuntimeError: put this line into `with torch.autocast("cuda", enabled=False):`, with `{output}.float()` '
+            "for `{output}`, or use `binary_cross_entropy_with_logits` without the sigmoid before it"
         ),
     },
     rationale="""\

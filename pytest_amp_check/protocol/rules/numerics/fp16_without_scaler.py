@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, Event, ScalerNew, Step
 from ...frameworks import AUTOCAST, FRAMEWORKS
-from ...rule import BOTH, WARNING, Certainty, Labels, Rule, TraceContext, ViolationKind
+from ...rule import BOTH, WARNING, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 from ...torch_api import MAY_BE_FLOAT16
 
 
@@ -15,7 +15,7 @@ def _check_backward(event: Event, program: Program) -> Labels:
             yield "backward:no-scaler", {}
         # A run of a test chooses its own values: a few steps on a tiny model.
         elif MAY_BE_FLOAT16.issuperset(event.dtypes) and not event.site.is_in_test():
-            yield "backward:no-scaler-option", {}
+            yield "backward:no-scaler-option", {"enabled": ""}
 
 
 def _check_disabled(event: Event, program: Program) -> Labels:
@@ -31,6 +31,10 @@ def _check_region(event: Event, program: Program) -> Labels:
         yield "region:no-scaler", {"framework": event.unscaled_by, "region": region}
 
 
+_STEP = Edit(
+    "write `{scaler}.step({optimizer})` and then `{scaler}.update()` in its place", (Step,), is_always_shown=True
+)
+
 RULE = Rule(
     "AMP502",
     "fp16-without-scaler",
@@ -43,17 +47,35 @@ RULE = Rule(
     violations={
         "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: "
-            'construct `scaler = torch.amp.GradScaler("cuda")` once, call '
-            "`scaler.scale({loss}).backward()`, `scaler.step({optimizer})` and `scaler.update()`, or "
-            "use bfloat16",
-            trace_context=TraceContext(region_before=True, edit_at=(Step,)),
+            'construct `{scaler} = torch.amp.GradScaler("cuda")` once, and write `{scaler}.scale({loss}).backward()` '
+            "here and `{scaler}.step({optimizer})`, `{scaler}.update()` for the step, or only "
+            "`dtype=torch.bfloat16` in the region",
+            trace_context=TraceContext(
+                region_before=True,
+                edits=(
+                    Edit('write `{scaler} = torch.amp.GradScaler("cuda")` {side}{passing}', search="new scaler"),
+                    Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
+                    _STEP,
+                ),
+            ),
         ),
         "backward:no-scaler-option": ViolationKind(
             "`{call}` has no GradScaler, although the region before may be in float16, where small "
-            'gradients become zero: scale the loss with `torch.amp.GradScaler("cuda", enabled=dtype == '
-            "torch.float16)`, or offer only bfloat16",
+            'gradients become zero: construct `{scaler} = torch.amp.GradScaler("cuda"{enabled})` once, '
+            "and write `{scaler}.scale({loss}).backward()` here and "
+            "`{scaler}.step({optimizer})`, `{scaler}.update()` for the step",
             certainty=Certainty(is_possible=True, assumption="the run chooses float16 for the region"),
-            trace_context=TraceContext(region_before=True),
+            trace_context=TraceContext(
+                region_before=True,
+                edits=(
+                    Edit(
+                        'write `{scaler} = torch.amp.GradScaler("cuda"{enabled})` {side}{passing}',
+                        search="new scaler",
+                    ),
+                    Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
+                    _STEP,
+                ),
+            ),
         ),
         "scaler:off-in-float16": ViolationKind(
             "`{call}` is disabled, but the training computes gradients in float16, where small ones become zero: "

@@ -72,17 +72,17 @@ RULE = Rule(
         ),
         "fragile:moments": ViolationKind(
             "`{call}` subtracts the squared mean from the mean of squares in low precision, so the "
-            "variance may be negative: compute both means and the difference on `.float()` values",
+            "variance may be negative: take both means of `.float()` values",
             effect="small variances are rounding errors, and the root of a negative one is NaN; no error",
         ),
         "fragile:log-ratio": ViolationKind(
             "`{call}` subtracts low-precision log-probabilities, whose rounding errors exceed the "
-            "difference: compute both log-probabilities from `.float()` logits",
+            "difference: where both are computed, take `log_softmax` of `logits.float()`",
             effect="the difference is mostly noise (146 % off in bfloat16, 27 % in float16); no error",
         ),
         "fragile:loss": ViolationKind(
             "`{call}` computes log-probabilities from low-precision logits, and no autocast makes it "
-            "float32: pass `{operand}.float()`, at twice the memory of the logits",
+            "float32: pass `{operand}.float()` in its place, at twice the memory of the logits",
             effect="losses of single tokens are about 3 % off, gradients 2 % (bfloat16, 32,000 classes); no error",
         ),
         "fragile:distance": ViolationKind(
@@ -122,7 +122,7 @@ RULE = Rule(
             effect="sums and exponentials overflow, and probabilities are rounded, as if no region were here; no error",
         ),
         "fragile:statistics": ViolationKind(
-            "`{call}` computes the divisor of a normalization in low precision: normalize the values as `.float()`",
+            "`{call}` computes the divisor of a normalization in low precision: call `.float()` on the values first",
             INFO,
             effect="all values of a vector are off by a common factor (0.15 % in bfloat16); no error",
         ),

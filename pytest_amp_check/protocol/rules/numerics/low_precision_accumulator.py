@@ -44,12 +44,12 @@ RULE = Rule(
     prescan_words=("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
     violations={
         "sum:low": ViolationKind(
-            "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"
-            " add the tensor's `.item()`"
+            "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add "
+            "`.item()` or `.float()` of the tensor"
         ),
         "sum:average": ViolationKind(
-            "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: keep the average in "
-            "float32, and cast a copy where low precision is needed",
+            "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: call `.float()` "
+            "where the average is created, and cast a copy where low precision is needed",
             effect="the average hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
         ),
         "sum:count": ViolationKind(
@@ -57,12 +57,12 @@ RULE = Rule(
             effect="the count stops there, so what is computed from it is wrong; no error",
         ),
         "sum:still": ViolationKind(
-            "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "
-            "add float32 values",
+            "`{sum}` no longer changes, because the added values are too small for {dtype}: create it in float32, and "
+            "add `.float()` values",
             effect="what is computed from the sum is too small; no error",
         ),
         "reduction:given": ViolationKind(
-            "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: set "
+            "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: pass "
             "`reduce_dtype=torch.float32`, which doubles the bytes that each step sends",
             INFO,
             effect="averaged gradients are inexact, more so with more ranks; no error",
@@ -74,7 +74,7 @@ RULE = Rule(
         ),
         "reduction:default": ViolationKind(
             "`{call}` sums gradients over the ranks in {dtype}, because `reduce_dtype` defaults to "
-            "`param_dtype`: set `reduce_dtype=torch.float32`, which doubles the bytes that each step "
+            "`param_dtype`: pass `reduce_dtype=torch.float32`, which doubles the bytes that each step "
             "sends",
             INFO,
             effect="averaged gradients are inexact, more so with more ranks; no error",

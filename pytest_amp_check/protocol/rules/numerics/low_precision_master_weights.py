@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...event_graph import Program
 from ...events import Event, LowParameter, ModuleCast, OptimizerNew
-from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Labels, Rule, TraceContext, Verdicts, ViolationKind
+from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Edit, Labels, Rule, TraceContext, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
@@ -52,6 +52,13 @@ _REFUSED = ", and GradScaler cannot unscale their gradients on CUDA"
 
 #: The finding does not depend on the line that constructs the optimizer.
 _SHOWS_OPTIMIZER = TraceContext(background_kinds=(OptimizerNew,))
+#: Without a scaler, bfloat16 is the safe dtype of a region.
+_SHOWS_FORWARD = TraceContext(
+    background_kinds=(OptimizerNew,),
+    edits=(
+        Edit('run this forward in `with torch.autocast("cuda", dtype=torch.bfloat16):`', search="forward of module"),
+    ),
+)
 
 
 RULE = Rule(
@@ -71,13 +78,13 @@ RULE = Rule(
     violations={
         "cast:trained": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates round to "
-            'nothing{refused}: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
-            "dtype=torch.{dtype})`, at twice the memory of the weights",
-            trace_context=_SHOWS_OPTIMIZER,
+            'nothing{refused}: leave out {dtype} here, and run the forward in `torch.autocast("cuda", '
+            "dtype=torch.bfloat16)`, at twice the memory of the weights",
+            trace_context=_SHOWS_FORWARD,
         ),
         "cast:trained-scaled": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to "
-            'unscale: leave out the low dtype, and run the forward in `torch.autocast("cuda", '
+            'unscale: leave out {dtype} here, and run the forward in `torch.autocast("cuda", '
             "dtype=torch.{dtype})`, at twice the memory of the weights",
             ERROR,
             effect=(
@@ -87,16 +94,16 @@ RULE = Rule(
         ),
         "cast:trained-by-unknown": ViolationKind(
             "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the "
-            "optimizer keeps float32 copies: leave out the low dtype, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
+            "optimizer keeps float32 copies: leave out {dtype} here, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.bfloat16)`, at twice the memory of the weights',
             certainty=Certainty(
                 is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
             ),
-            trace_context=_SHOWS_OPTIMIZER,
+            trace_context=_SHOWS_FORWARD,
         ),
         "cast:returned": ViolationKind(
-            "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "
-            "use autocast",
+            "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast "
+            "`copy.deepcopy` of the model, or run it in `torch.autocast` without a cast",
             effect="each cast moves the weights a little (2e-5 to 8e-5 in bfloat16), and training goes on from there",
             certainty=Certainty(is_possible=True, assumption="the model is trained again after the cast back"),
         ),
@@ -107,13 +114,13 @@ RULE = Rule(
         ),
         "made:trained": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, where small updates round to "
-            "nothing{refused}: create and load it in float32, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
-            trace_context=_SHOWS_OPTIMIZER,
+            "nothing{refused}: leave out {dtype} here, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.bfloat16)`, at twice the memory of the weights',
+            trace_context=_SHOWS_FORWARD,
         ),
         "made:trained-scaled": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler "
-            "refuses to unscale: create and load it in float32, and run the forward in "
+            "refuses to unscale: leave out {dtype} here, and run the forward in "
             '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
             ERROR,
             effect=(
@@ -146,19 +153,19 @@ RULE = Rule(
         "checkpoint:trained": ViolationKind(
             '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, '
             "which is often low: write `{keyword}=torch.float32`, and run the forward in "
-            "`torch.autocast`",
+            '`torch.autocast("cuda", dtype=torch.bfloat16)`',
             certainty=Certainty(is_possible=True, assumption="the checkpoint is stored in float16 or bfloat16"),
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to "
-            "nothing{refused}: leave float32 as the default, and run the forward in "
-            '`torch.autocast("cuda", dtype=torch.{dtype})`, at twice the memory of the weights',
+            "nothing{refused}: leave out this line, and run the forward in "
+            '`torch.autocast("cuda", dtype=torch.bfloat16)`, at twice the memory of the weights',
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "default:trained-scaled": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses "
-            'to unscale: leave float32 as the default, and run the forward in `torch.autocast("cuda", '
+            'to unscale: leave out this line, and run the forward in `torch.autocast("cuda", '
             "dtype=torch.{dtype})`, at twice the memory of the weights",
             ERROR,
             effect=(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import LowPositions
 from ...rule import BOTH, INFO, WARNING, Certainty, Labels, Rule, ViolationKind
+from ...source_text import find_wide_call
 
 
 def _check_low_positions(event: LowPositions, program: Program) -> Labels:
     doubt = event.how == "buffer" or (event.how == "scaled" and event.dtype != "bfloat16")
-    yield f"positions:{event.how}", {"severity": INFO} if doubt else {}
+    values = (
+        {"wide": find_wide_call(str(event.names.get("call") or "")) or "it on `.float()` operands"}
+        if event.how == "angles"
+        else {}
+    )
+    yield f"positions:{event.how}", {**values, **({"severity": INFO} if doubt else {})}
 
 
 RULE = Rule(
@@ -23,31 +29,31 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(
-            "`{call}` computes angles in low precision, so they are off by radians: compute it on "
-            '`.float()` operands in `with torch.autocast("cuda", enabled=False):`'
+            "`{call}` computes angles in low precision, so they are off by radians: compute {wide} in "
+            '`with torch.autocast("cuda", enabled=False):`'
         ),
         "positions:cast": ViolationKind(
-            "`{call}` rounds positions to low precision before their sine or cosine: keep positions and "
-            "angles in float32, and cast only their sine and cosine"
+            "`{call}` rounds positions to low precision before their sine or cosine: make it float32 "
+            "here (`dtype=torch.float32` or `.float()`), with `.float()` on what multiplies it, and cast only sine "
+            "and cosine"
         ),
         "positions:rotation": ViolationKind(
-            "`{call}` holds angles in low precision, of which both sine and cosine are taken: keep the angles in "
-            "float32, and cast their sine and cosine"
+            "`{call}` holds angles in low precision, of which both sine and cosine are taken: take `.float()` of "
+            "what it is computed from, and cast only its sine and cosine"
         ),
         "positions:rounded": ViolationKind(
-            "`{call}` rounds angles to low precision before their sine and cosine: keep the angles in "
-            "float32, and cast only their sine and cosine"
+            "`{call}` rounds angles to low precision before their sine and cosine: leave out this cast, "
+            "and cast the sine and cosine in its place"
         ),
         "positions:frequencies": ViolationKind(
-            "`{call}` computes the frequencies of positions in low precision: compute the exponent in float32"
+            "`{call}` computes the frequencies of positions in low precision: take `.float()` of the exponent"
         ),
         "positions:buffer": ViolationKind(
             "`{call}` makes the frequencies a buffer, which a cast of the model rounds to low precision: compute them "
             "in `forward`, or keep them in a plain attribute"
         ),
         "positions:timesteps": ViolationKind(
-            "`{call}` rounds timesteps to low precision, where neighbouring steps become the same: pass them in "
-            "float32",
+            "`{call}` rounds timesteps to low precision, where neighbouring steps become the same: leave out this cast",
             INFO,
             effect="neighbouring timesteps look the same to the model (bfloat16 keeps 507 of 1000); no error",
         ),
@@ -60,7 +66,7 @@ RULE = Rule(
         ),
         "positions:grid": ViolationKind(
             "`{call}` samples at coordinates that were cast to low precision, which holds no fractions of a pixel in a "
-            "large image: keep the grid in float32",
+            "large image: leave out this cast",
             effect="samples are up to 1.8 pixels off in bfloat16, 0.2 in float16 (1920 pixels); no error",
         ),
         "positions:radians": ViolationKind(
@@ -68,8 +74,8 @@ RULE = Rule(
             "compute the angles in float32, and cast their sine and cosine"
         ),
         "positions:product": ViolationKind(
-            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: compute "
-            'it in `with torch.autocast("cuda", enabled=False):`',
+            "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: put this "
+            'statement into `with torch.autocast("cuda", enabled=False):`',
             INFO,
             effect=(
                 "the product has only 3 digits (2 in bfloat16): angles are up to 0.03 radians off, pixels 1.3; no error"
@@ -78,19 +84,19 @@ RULE = Rule(
         ),
         "positions:chain": ViolationKind(
             "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: "
-            'compute it in `with torch.autocast("cuda", enabled=False):`',
+            'put this statement into `with torch.autocast("cuda", enabled=False):`',
             INFO,
             effect="the matrix has only 2 to 3 digits, so a rotation also stretches, and positions drift; no error",
             certainty=Certainty(is_possible=True),
         ),
         "positions:scaled": ViolationKind(
-            "`{call}` scales a number after its cast to low precision, so neighbouring steps become the same: scale it "
-            "in float32, and keep the result in float32",
+            "`{call}` scales a number after its cast to low precision, so neighbouring steps become the same: take "
+            "`.float()` of the number before the factor, and keep the result in float32",
             effect="neighbouring timesteps look the same to the model (bfloat16 keeps 507 of 1000); no error",
         ),
         "positions:integers": ViolationKind(
-            "`{call}` makes integers of numbers that were scaled in low precision, which does not have them all: cast "
-            "to float32 before the factor",
+            "`{call}` makes integers of numbers that were scaled in low precision, which does not have them all: write "
+            "`.float()` before the factor",
             INFO,
             effect="some integers are off, and the largest may wrap around (32768 as int16 is -32768); no error",
         ),

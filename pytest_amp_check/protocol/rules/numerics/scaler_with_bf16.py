@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import AutocastEnter, Backward, Scale, ScalerNew
 from ...guards import decided_guards
-from ...rule import BOTH, INFO, Certainty, Labels, Rule, TraceContext, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, Certainty, Edit, Labels, Rule, TraceContext, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -93,11 +93,15 @@ RULE = Rule(
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: construct it with "
-            "`enabled=False` in bfloat16, or remove it",
-            trace_context=TraceContext(region_before=True, shows_scaler=True, edit_at=(ScalerNew,)),
+            "`enabled=False`, which turns all its calls off",
+            trace_context=TraceContext(
+                region_before=True,
+                shows_scaler=True,
+                edits=(Edit("pass `enabled=False` in this call", search="scaler"),),
+            ),
         ),
         "scaler:made-for-bf16": ViolationKind(
-            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: pass `enabled=False` if `{test}`"
+            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: pass `enabled=False` in this call"
         ),
         "scaler:any-dtype": ViolationKind(
             "`{call}` stays enabled if `{dtype}` is bfloat16, which needs no scaling: pass"

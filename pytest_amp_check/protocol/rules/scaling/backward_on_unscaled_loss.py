@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Event, GradientIgnored
 from ...fix import SAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_event(event: Event, program: Program) -> Labels:
@@ -42,6 +42,7 @@ RULE = Rule(
             "`{scaler}.scale({loss}).backward()`",
             cause=Cause(Backward, unscaled_only=True, label_overrides=((_may_be_scaled_by_caller, "step@raw-given"),)),
             trace_kinds=(Backward,),
+            trace_context=TraceContext(edits=(Edit("write it here, in place of this call", (Backward,)),)),
         ),
         "step@raw-given": ViolationKind(
             "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Clip, Event, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_clip(event: Clip, program: Program) -> Labels:
@@ -32,7 +32,7 @@ RULE = Rule(
             "gradients are clipped to the limit divided by the scale (65536 by default): SGD hardly moves; no error"
         ),
         "optimizer_class=adam": (
-            "gradients are clipped to the limit divided by the scale (65536 by default): Adam moves 2 to 4 times less"
+            "the limit is divided by the scale (65536 by default): updates of Adam, as measured, shrink 2 to 4 times"
         ),
     },
     applicability=SAFE,
@@ -41,7 +41,7 @@ RULE = Rule(
     violations={
         "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before it",
+            "write `{scaler}.unscale_({optimizer})` in the line before it",
             cause=Cause(
                 Clip,
                 every=True,
@@ -56,11 +56,11 @@ RULE = Rule(
             "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss "
             "scale: move the clip to before `{scaler}.step({optimizer})`, and call "
             "`{scaler}.unscale_({optimizer})` before the clip",
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),)),
         ),
         "clip@scaled-callback": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "
-            "call `{scaler}.unscale_({optimizer})` before it",
+            "write `{scaler}.unscale_({optimizer})` in the line before it",
             cause=Cause(Clip, every=True),
             trace_kinds=(Backward,),
             certainty=Certainty(
@@ -76,26 +76,29 @@ RULE = Rule(
         ),
         "clip@stepped": ViolationKind(
             "`{call}` clips gradients after `{scaler}.step({optimizer})` has used them, so the clip has no effect: "
-            "clip between `{scaler}.unscale_({optimizer})` and the step",
+            "move it to between `{scaler}.unscale_({optimizer})` and the step",
             effect="gradients are never clipped: a single large one can ruin the weights; no error",
             trace_kinds=(ScalerStep,),
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(Edit("move the clip here, before this step{unscaling}", (ScalerStep,)),)),
         ),
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
-            "unscales them: call `{scaler}.unscale_({optimizer})` before it",
-            certainty=Certainty(missing_method="unscale_", assumption="no other code calls `{scaler}.unscale_()`"),
+            "unscales them: write `{scaler}.unscale_({optimizer})` in the line before it",
+            certainty=Certainty(
+                missing_method="unscale_",
+                assumption="no other code calls `{scaler}.unscale_()` (search for it: with it, nothing is wrong)",
+            ),
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "clip:plain-only": ViolationKind(
             "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without "
-            "the clip: call `{scaler}.unscale_({optimizer})` and the clip before "
-            "`{scaler}.step({optimizer})`, too",
+            "the clip: write `{scaler}.unscale_({optimizer})` and a copy of the clip before this line",
             WARNING,
             effect="with mixed precision gradients are never clipped: a single large one can ruin the weights",
             certainty=Certainty(is_possible=True, assumption="the run uses the scaler"),
+            trace_context=TraceContext(edits=(Edit("copy this clip", (Clip,)),)),
         ),
         "clip@copies": ViolationKind(
             "`{call}` has no effect, because opt_level {level} of apex steps float32 copies of these "

@@ -17,21 +17,24 @@ RULE = Rule(
     violations={
         "step@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "
-            "call `{scaler}.update()` once after the last step of every iteration",
+            "write `{scaler}.update()` after it, once per iteration, after the last step",
             cause=Cause(ScalerStep),
             in_next_iteration=True,
         ),
         "end@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()` in the checked code: "
-            "call `{scaler}.update()` once after the last step of every iteration",
+            "write `{scaler}.update()` after it, once per iteration, after the last step",
             effect="the scale never adapts, and a second step of this scaler raises RuntimeError",
             cause=Cause(ScalerStep),
             precedence=Precedence(yields_to=("step@stepped", "unscale@step-pending")),
-            certainty=Certainty(missing_method="update", assumption="no other code calls `{scaler}.update()` after it"),
+            certainty=Certainty(
+                missing_method="update",
+                assumption="no other code calls `{scaler}.update()` (search for it: with it, nothing is wrong)",
+            ),
         ),
         "unscale@step-pending": ViolationKind(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
-            "call `{scaler}.update()` once after the last step of every iteration",
+            "write `{scaler}.update()` after it, once per iteration, after the last step",
             effect="torch raises RuntimeError at the next unscale_, which ends the run",
             cause=Cause(ScalerStep),
             in_next_iteration=True,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Event, GradEdit, GradLog, LossRead, Unscale
-from ...rule import ERROR, INFO, Cause, Rule, Verdicts, ViolationKind
+from ...events import Backward, Event, GradEdit, GradLog, LossRead, ScalerStep, Unscale
+from ...rule import ERROR, INFO, Cause, Edit, Rule, TraceContext, Verdicts, ViolationKind
 from ...scaled_steps import find_scaled_step, name_scaler
 
 
@@ -33,6 +33,9 @@ def _is_in_backward(event: Event | None) -> bool:
     return isinstance(event, GradEdit) and event.in_backward
 
 
+#: A second unscale_ before the same step raises.
+_EARLIER_UNSCALE = Edit("move this call {to}, because a second one would raise", search="unscale")
+
 RULE = Rule(
     "AMP202",
     "scaled-grad-touched",
@@ -46,7 +49,8 @@ RULE = Rule(
     violations={
         "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited before they are unscaled, so the step divides the "
-            "edit by the scale: call `{scaler}.unscale_({optimizer})` before the edit (once per step)",
+            "edit by the scale: write `{scaler}.unscale_({optimizer})` before the edit, outside of a loop over "
+            "parameters",
             effect=(
                 "the step divides the edit by the scale (65536 by default), so that hardly anything of it is "
                 "left; no error"
@@ -54,6 +58,7 @@ RULE = Rule(
             trace_kinds=(Backward,),
             cause=Cause(label_overrides=((_is_in_backward, "edit@backward"),)),
             sparing_kinds=(Unscale,),
+            trace_context=TraceContext(edits=(_EARLIER_UNSCALE,)),
         ),
         "edit@backward": ViolationKind(
             "`{call}` bounds gradients in the backward pass, where they are multiplied by the loss scale: multiply the "
@@ -63,20 +68,30 @@ RULE = Rule(
         ),
         "read@scaled": ViolationKind(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before (once per step), or divide the values by "
+            "write `{scaler}.unscale_({optimizer})` before, outside of a loop over parameters, or divide the values by "
             "`{scaler}.get_scale()`",
             INFO,
             trace_kinds=(Backward,),
             cause=Cause(only_reads=True),
             sparing_kinds=(Unscale,),
+            trace_context=TraceContext(edits=(_EARLIER_UNSCALE,)),
         ),
         "log:scaled": ViolationKind(
-            "`{call}` logs gradients that are still multiplied by the loss scale: log `p.grad` of the parameters after "
-            "`{scaler}.unscale_({optimizer})` instead",
+            '`{call}` logs gradients that are still multiplied by the loss scale: pass `log="parameters"` here, and '
+            "log gradients yourself after `{scaler}.unscale_({optimizer})`",
             INFO,
             effect=(
                 "logged gradients are multiplied by the scale (65536 by default), and jump with it; training "
                 "does not change"
+            ),
+            trace_context=TraceContext(
+                edits=(
+                    Edit(
+                        "before this step{unscaling}, write `wandb.log({{n: p.grad.norm() for n, p in "
+                        "{module}.named_parameters() if p.grad is not None}})`",
+                        (ScalerStep,),
+                    ),
+                )
             ),
         ),
         "loss:scaled": ViolationKind(

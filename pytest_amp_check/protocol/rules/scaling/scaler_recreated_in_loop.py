@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+from ...rule import BOTH, ERROR, Cause, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _check_repetition(event: ScalerNew, program: Program) -> Labels:
@@ -26,7 +26,7 @@ RULE = Rule(
     violations={
         "new@used": ViolationKind(
             "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found "
-            "is lost: construct it once, before `{loop}`",
+            "is lost: move this statement to before `{loop}`",
             effect=(
                 "the scale starts anew in each iteration: if the loss needs a smaller one, no step is ever applied"
             ),
@@ -37,11 +37,14 @@ RULE = Rule(
             },
             cause=Cause(ScalerNew),
             in_next_iteration=True,
+            trace_context=TraceContext(
+                edits=(Edit("move the construction here, before this loop{passing}", search="loop"),)
+            ),
         ),
         "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale "
-            "that it has found is lost: construct it once before the training, and pass it to "
-            "`{function}`",
+            "that it has found is lost: construct it once before the training, and make "
+            "it a parameter of `{function}`",
             effect=(
                 "the scale starts anew in each step: if the loss needs a smaller one, no step is ever applied; no error"
             ),
@@ -50,8 +53,8 @@ RULE = Rule(
         ),
         "new:per-epoch": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, once for each epoch, so the scale "
-            "that it has found is lost: construct it once before the training, and pass it to "
-            "`{function}`",
+            "that it has found is lost: construct it once before the training, and make "
+            "it a parameter of `{function}`",
             effect="the scale starts anew in each epoch, which skips steps until it fits again; no error",
             certainty=Certainty(is_possible=True, assumption="`{function}` is called for several epochs"),
             precedence=Precedence(needs_repeated_call=True),

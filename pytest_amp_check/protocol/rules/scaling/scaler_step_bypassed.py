@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, ScalerStep, Step, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Certainty, Labels, Rule, ViolationKind
+from ...rule import ERROR, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
 
 def _check_plain_step(event: Step, program: Program) -> Labels:
@@ -33,15 +33,23 @@ RULE = Rule(
     violations={
         "plain-step@scaled": ViolationKind(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
-            "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead",
+            "write `{scaler}.step({optimizer})` and then `{scaler}.update()` in its place",
             trace_kinds=(Backward,),
         ),
         "plain-step@scaled-framework": ViolationKind(
-            "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
+            "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}",
+            trace_context=TraceContext(
+                edits=(
+                    Edit(
+                        "write `{optimizer} = {scaler}.{wrapper}({optimizer})` after this line",
+                        search="wrapped optimizer",
+                    ),
+                )
+            ),
         ),
         "plain-step@unscaled": ViolationKind(
             "`{optimizer}.step()` ignores the inf check of `{scaler}.unscale_({optimizer})`, so infinite gradients "
-            "are applied: call `{scaler}.step({optimizer})` instead",
+            "are applied: write `{scaler}.step({optimizer})` in its place",
             effect="the first overflow, which the scaler would skip, makes the weights NaN; no error",
             trace_kinds=(Unscale,),
             exemption="finite",
@@ -54,7 +62,7 @@ RULE = Rule(
         ),
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients scaled by `{scaler}`, and no method of its class steps through "
-            "`{scaler}`: call `{scaler}.step({optimizer})` instead",
+            "`{scaler}`: write `{scaler}.step({optimizer})` in its place",
             certainty=Certainty(missing_method="step", assumption="the gradients are those of a scaled loss"),
         ),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import ScalerStep, Unscale, Update
-from ...rule import ERROR, Cause, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, Cause, Edit, Precedence, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP209",
@@ -28,11 +28,11 @@ RULE = Rule(
         ),
         "backward@unscaled-early": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before the backward pass, so new scaled gradients count as "
-            "unscaled: call it between backward and `{scaler}.step({optimizer})`",
+            "unscaled: move it to between backward and `{scaler}.step({optimizer})`",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(Edit("move it here, before this step{with_clip}", (ScalerStep,)),)),
         ),
         "backward@unscaled-second": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before another backward, which adds scaled gradients to unscaled "
@@ -65,17 +65,17 @@ RULE = Rule(
         ),
         "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
-            "call it between backward and `{scaler}.step({optimizer})`",
+            "move it to between backward and `{scaler}.step({optimizer})`",
             effect="torch raises RuntimeError, which ends the run",
             trace_kinds=(ScalerStep,),
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(Edit("move it here, before this step", (ScalerStep,)),)),
         ),
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
-            "again: call it after `{scaler}.step({optimizer})`",
+            "again: move it to after `{scaler}.step({optimizer})`",
             effect="gradients are divided twice: updates are 65536 times too small with SGD; no error",
             cause=Cause(Update),
-            trace_context=TraceContext(edit_at=(ScalerStep,)),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep,)),)),
         ),
     },
     rationale="""\

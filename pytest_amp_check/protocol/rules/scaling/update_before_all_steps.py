@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, Event, Update
+from ...events import Backward, Event, ScalerStep, Update
 from ...fix import SAFE
-from ...rule import ERROR, INFO, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
+from ...rule import ERROR, INFO, Cause, Certainty, Edit, Labels, Precedence, Rule, TraceContext, ViolationKind
 
 
 def _sets_scale(event: Event | None) -> bool:
@@ -16,6 +16,10 @@ def _check_each_update(event: Update, program: Program) -> Labels:
     if event.for_each:
         yield "update@each", {}
 
+
+_AFTER_LAST_STEP = TraceContext(
+    edits=(Edit("this step comes later: write `{scaler}.update()` after it, unless one follows", (ScalerStep,)),)
+)
 
 RULE = Rule(
     "AMP207",
@@ -34,14 +38,15 @@ RULE = Rule(
         ),
         "update@pending": ViolationKind(
             "`{scaler}.update()` changes the scale before the step of `{optimizer}`, which then divides by the wrong "
-            "scale: step every optimizer first, then update once",
+            "scale: leave it out here, and write it once, after the last step of the iteration",
             cause=Cause(Update, label_overrides=((_sets_scale, "update@new-scale"),)),
             trace_kinds=(Backward,),
+            trace_context=_AFTER_LAST_STEP,
             exemption="another-scaler",
         ),
         "update@each": ViolationKind(
             "`{scaler}.update()` runs for each optimizer of `{iterable}`, so it changes the scale while the next ones "
-            "still hold gradients of the old scale: update once, after the loop",
+            "still hold gradients of the old scale: move this statement to after the loop",
             certainty=Certainty(is_possible=True, assumption="`{iterable}` holds several optimizers"),
         ),
         "update@new-scale": ViolationKind(
@@ -53,9 +58,10 @@ RULE = Rule(
         ),
         "update@aged": ViolationKind(
             "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which may still hold gradients of "
-            "the old scale: step every optimizer first, then update once",
+            "the old scale: leave it out here, and write it once, after the last step of the iteration",
             cause=Cause(Update),
             trace_kinds=(Backward,),
+            trace_context=_AFTER_LAST_STEP,
             exemption="another-scaler",
             certainty=Certainty(
                 is_possible=True, assumption="`{optimizer}` still holds gradients of an earlier backward"
@@ -73,8 +79,8 @@ RULE = Rule(
             precedence=Precedence(needs_every_path=True),
         ),
         "update@nothing": ViolationKind(
-            "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
-            "per iteration, after `{scaler}.step({optimizer})`",
+            "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: move it to "
+            "after `{scaler}.step({optimizer})`, or leave it out if one follows there",
             effect="torch raises AssertionError (No inf checks were recorded), which ends the run",
             precedence=Precedence(needs_every_path=True),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, ScalerStep, Step, ZeroGrad
-from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, TraceContext, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Edit, Precedence, Rule, TraceContext, ViolationKind
 
 RULE = Rule(
     "AMP215",
@@ -20,7 +20,7 @@ RULE = Rule(
     violations={
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
-            "clear them before backward or after the step",
+            "move this statement to after the step",
             effect=(
                 "no gradient is left: torch raises AssertionError at the step; after `set_to_none=False` "
                 "nothing is trained"
@@ -28,19 +28,25 @@ RULE = Rule(
             cause=Cause(ZeroGrad),
             trace_kinds=(Backward,),
             precedence=Precedence(needs_every_path=True),
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep,)),)),
         ),
         "backward@stale": ViolationKind(
-            "Gradients of `{optimizer}` are not cleared between a step and the next backward: call "
-            "`{optimizer}.zero_grad()` in every iteration, before this backward",
+            "Gradients of `{optimizer}` are not cleared between a step and the next backward: write "
+            "`{optimizer}.zero_grad()` after the step, so in every iteration",
             WARNING,
             in_next_iteration=True,
             exemption="cleared-elsewhere",
             any_precision=True,
-            trace_context=TraceContext(begins_with=(Step, ScalerStep)),
+            trace_context=TraceContext(
+                begins_with=(Step, ScalerStep),
+                edits=(
+                    Edit("write `{optimizer}.zero_grad()` after this step", (Step, ScalerStep), is_always_shown=True),
+                ),
+            ),
         ),
         "backward@stale-again": ViolationKind(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
-            "steps it: call `{optimizer}.zero_grad()` before backward, unless the caller does",
+            "steps it: write `{optimizer}.zero_grad()` in the line before this one, unless the caller clears",
             WARNING,
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
@@ -52,7 +58,7 @@ RULE = Rule(
         ),
         "backward@leftover": ViolationKind(
             "Gradients that an earlier loss, of another optimizer, has left in the parameters of `{optimizer}` are "
-            "stepped with those of this backward: call `{optimizer}.zero_grad()` before this backward",
+            "stepped with those of this backward: write `{optimizer}.zero_grad()` in the line before this one",
             WARNING,
             effect="the step also applies gradients of the other loss, so one training disturbs the other; no error",
             trace_kinds=(Backward, Step, ScalerStep),

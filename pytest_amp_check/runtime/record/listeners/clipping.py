@@ -17,7 +17,7 @@ from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import SiteText, is_in_try, mentions_scale, reads_gradient, reads_no_size, refusal_text, uses_scale
+from ..source import Role, SiteText, is_in_try, mentions_scale, reads_gradient, reads_no_size, refusal_text, uses_scale
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -167,4 +167,8 @@ class ClippingListener(Listener):
 
 
 def _clip_names(site: Site) -> dict[str, object]:
-    return {"call": SiteText(site)}
+    return {
+        "call": SiteText(site),
+        "module": SiteText(site, Role.MODULE, "parameters"),
+        "limit": SiteText(site, Role.SECOND_ARGUMENT, "max_norm"),
+    }
