@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of, message_fields
+from item_groups import CaseNames, GroupRunner
 from samples import EXHAUSTIVE, deselect_exhaustive
 
 from pytest_amp_check.frontends.options.agents import VARIABLES
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # As under nohup. The handler has no effect here, but child processes do not inherit handlers.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+    config.pluginmanager.register(GroupRunner() if hasattr(config, "workerinput") else CaseNames())
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite modules of an editable install, and warns about it in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
