@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
     # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Otherwise inductor starts processes that load torch, for the few models that tests compile.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Programs of tests load models by name, which must fail at once: no test uses a network.
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in VARIABLES:
@@ -160,10 +162,13 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield made
 
 
-def check_field(event: events.Event, name: str) -> None:
-    """Reject a field that the kind of an event does not declare."""
-    kind = type(event)
-    assert name in fields_of(kind), f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+@functools.cache
+def check_fields(kind: events.EventKind, names: tuple[str, ...]) -> None:
+    """Reject fields that a kind of event does not declare. Remember the names, because each event repeats them."""
+    for name in names:
+        assert name in fields_of(kind), (
+            f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+        )
 
 
 def check_names(names: Mapping[str, object]) -> None:
@@ -172,6 +177,7 @@ def check_names(names: Mapping[str, object]) -> None:
     assert not unused, f"no message has a field for {sorted(unused)}"
 
 
+@functools.cache
 def check_attribute(name: str) -> None:
     """Reject an attribute that no role of a tracked object declares."""
     assert hasattr(tracked_objects.ObjectAttributes, name), (
@@ -186,13 +192,12 @@ def facts_are_declared() -> Iterator[None]:
         event, attributes = events.Event.__init__, tracked_objects.ObjectAttributes.__init__
 
         def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
-            for name in fields:
-                check_field(self, name)
+            check_fields(type(self), tuple(fields))
             event(self, *args, **fields)
             check_names(self.names)
 
         def set_field(self: events.Event, name: str, value: Any) -> None:
-            check_field(self, name)
+            check_fields(type(self), (name,))
             if name == "names":
                 check_names(value)
             object.__setattr__(self, name, value)

@@ -16,6 +16,8 @@ from torch import nn
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 def layer(start: float) -> nn.Linear:
     """Return a model with one weight and no bias, whose output for an input of one is the weight."""
