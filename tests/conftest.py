@@ -31,6 +31,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# Some of these programs have names of tests, and importing a program runs it.
+collect_ignore = ["protocol/negative_examples"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     chosen = str(config.option.markexpr)
