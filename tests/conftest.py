@@ -8,7 +8,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,13 +165,18 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield made
 
 
-@functools.cache
-def check_fields(kind: events.EventKind, names: tuple[str, ...]) -> None:
-    """Reject fields that a kind of event does not declare. Remember the names, because each event repeats them."""
+#: Kinds of events with a declared field: each event repeats the fields of its kind.
+_DECLARED: set[tuple[events.EventKind, str]] = set()
+
+
+def check_fields(kind: events.EventKind, names: Iterable[str]) -> None:
+    """Reject fields that a kind of event does not declare."""
     for name in names:
-        assert name in fields_of(kind), (
-            f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
-        )
+        if (kind, name) not in _DECLARED:
+            assert name in fields_of(kind), (
+                f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+            )
+            _DECLARED.add((kind, name))
 
 
 def check_names(names: Mapping[str, object]) -> None:
@@ -195,7 +200,7 @@ def facts_are_declared() -> Iterator[None]:
         event, attributes = events.Event.__init__, tracked_objects.ObjectAttributes.__init__
 
         def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
-            check_fields(type(self), tuple(fields))
+            check_fields(type(self), fields)
             event(self, *args, **fields)
             check_names(self.names)
 
