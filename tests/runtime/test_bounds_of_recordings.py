@@ -159,7 +159,7 @@ def test_the_ops_of_a_loss_are_observed_up_to_a_number(ops: int, label: str) -> 
 
 @pytest.mark.parametrize(("is_nan", "is_found"), [(True, True), (False, False)])
 def test_a_scaled_loss_without_a_cause_is_told_where_it_is_nan(is_nan: bool, is_found: bool) -> None:
-    """A scaler skips the step. That a loss is infinite may be because the scale is too large, but no scale makes NaN."""
+    """A scaler skips the step. A scale that is too large may make a loss infinite, but no scale makes NaN."""
     of = training()
 
     def train() -> None:
