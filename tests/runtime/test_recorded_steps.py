@@ -404,6 +404,7 @@ def test_a_cleared_backward_is_no_part_of_the_loss_of_a_step(clear: str) -> None
 )
 def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
     model = torch.nn.Linear(4, 1)
+    torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     with record() as run:
