@@ -714,6 +714,8 @@ def main() -> int:
         bites = Bites(made, switches, options, Path(folder))
         # Otherwise examples that failing tests store would be found again by later tests.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        # Otherwise only the first test of a file reaches what patches torch.
+        os.environ["REPEAT_PATCHES"] = "1"
         # Otherwise pytest runs inside of tests would warn that the plugin was imported before the rewriting of
         # assertions.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of, message_fields
+from item_groups import CaseNames, GroupRunner
 from samples import EXHAUSTIVE, deselect_exhaustive
 
 from pytest_amp_check.frontends.options.agents import VARIABLES
@@ -30,6 +31,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# Some of these programs have names of tests, and importing a program runs it.
+collect_ignore = ["protocol/negative_examples"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     chosen = str(config.option.markexpr)
@@ -40,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
     # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Otherwise inductor starts processes that load torch, for the few models that tests compile.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # Programs of tests load models by name, which must fail at once: no test uses a network.
     os.environ["HF_HUB_OFFLINE"] = "1"
     for name in VARIABLES:
@@ -51,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # As under nohup. The handler has no effect here, but child processes do not inherit handlers.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+    config.pluginmanager.register(GroupRunner() if hasattr(config, "workerinput") else CaseNames())
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite modules of an editable install, and warns about it in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
@@ -118,10 +125,14 @@ def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def patched_once() -> Iterator[None]:
     """Patch torch once for all recordings of a file, as a test session does.
 
-    Patching takes 4 ms, more than many of the recorded programs.
+    Patching takes 5 ms, more than many of the recorded programs. With REPEAT_PATCHES=1, each recording patches again: a
+    mutation test runs only the tests that reach a mutant, which may be in a patch.
     """
     from pytest_amp_check.runtime.record.attach import keep_patches
 
+    if os.environ.get("REPEAT_PATCHES"):
+        yield
+        return
     release_patches = keep_patches()
     yield
     release_patches()
@@ -158,10 +169,18 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield made
 
 
-def check_field(event: events.Event, name: str) -> None:
-    """Reject a field that the kind of an event does not declare."""
-    kind = type(event)
-    assert name in fields_of(kind), f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+#: Kinds of events with a declared field: each event repeats the fields of its kind.
+_DECLARED: set[tuple[events.EventKind, str]] = set()
+
+
+def check_fields(kind: events.EventKind, names: Iterable[str]) -> None:
+    """Reject fields that a kind of event does not declare."""
+    for name in names:
+        if (kind, name) not in _DECLARED:
+            assert name in fields_of(kind), (
+                f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+            )
+            _DECLARED.add((kind, name))
 
 
 def check_names(names: Mapping[str, object]) -> None:
@@ -170,6 +189,7 @@ def check_names(names: Mapping[str, object]) -> None:
     assert not unused, f"no message has a field for {sorted(unused)}"
 
 
+@functools.cache
 def check_attribute(name: str) -> None:
     """Reject an attribute that no role of a tracked object declares."""
     assert hasattr(tracked_objects.ObjectAttributes, name), (
@@ -184,13 +204,12 @@ def facts_are_declared() -> Iterator[None]:
         event, attributes = events.Event.__init__, tracked_objects.ObjectAttributes.__init__
 
         def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
-            for name in fields:
-                check_field(self, name)
+            check_fields(type(self), fields)
             event(self, *args, **fields)
             check_names(self.names)
 
         def set_field(self: events.Event, name: str, value: Any) -> None:
-            check_field(self, name)
+            check_fields(type(self), (name,))
             if name == "names":
                 check_names(value)
             object.__setattr__(self, name, value)

@@ -13,6 +13,8 @@ from torch.nn import functional
 from pytest_amp_check import Run, record
 from pytest_amp_check.runtime.session import Session
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Name of the region's dtype in expectations.
 LOW = "low"
 MASTER = {"parameters": "float32", "gradients": "float32", "optimizer state": "float32", "loss": "float32"}

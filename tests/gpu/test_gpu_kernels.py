@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from pytest_amp_check import Run, record
 from pytest_amp_check.runtime.session import Session, session
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 STEPS = 3
 #: All parts of a recording that do not change the choice of kernels.
 EVERYTHING = {"dtypes": True, "ops": True, "numerics": True, "memory": True, "norms": True}

@@ -10,6 +10,8 @@ import torch
 from pytest_amp_check import record
 from pytest_amp_check.protocol.messages import find_messages
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Message -> a program that raises it on CUDA, with the text of its explanation.
 PROGRAMS = {
     "fft-of-half": (

@@ -15,6 +15,8 @@ from torch.nn import functional
 from pytest_amp_check import Run
 from pytest_amp_check.runtime.session import Session, session
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Implementations of torch's optimizer steps. A fused optimizer runs its step even if the scaler skips it.
 WAYS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

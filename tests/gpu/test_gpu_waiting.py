@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_amp_check.runtime.session import Session
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Ops that return a number or a shape, so that a program waits for the device.
 WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
 

@@ -14,6 +14,8 @@ import torch
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 SETUP = """\
 import torch
 from torch import nn

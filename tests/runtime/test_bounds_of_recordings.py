@@ -157,6 +157,20 @@ def test_the_ops_of_a_loss_are_observed_up_to_a_number(ops: int, label: str) -> 
     assert found(train) == [(label, True)]
 
 
+@pytest.mark.parametrize(("is_nan", "is_found"), [(True, True), (False, False)])
+def test_a_scaled_loss_without_a_cause_is_told_where_it_is_nan(is_nan: bool, is_found: bool) -> None:
+    """A scaler skips the step. A scale that is too large may make a loss infinite, but no scale makes NaN."""
+    of = training()
+
+    def train() -> None:
+        loss = of.model(torch.ones(2, 4))[0, 0]
+        for _ in range(65):
+            loss = loss + 1.0
+        of.scaler.scale((loss * 0 - 1).sqrt() if is_nan else (loss * 0).log()).backward()
+
+    assert (("not-finite:unexplained", True) in found(train)) == is_found
+
+
 def test_weights_that_change_in_two_regions_are_found_in_both() -> None:
     of = training()
 

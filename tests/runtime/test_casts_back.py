@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 
 from agreement import recorded
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 PROGRAM = """\
 import copy
 import torch

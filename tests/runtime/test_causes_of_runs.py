@@ -19,6 +19,8 @@ import torch
 from pytest_amp_check import emulate_cuda, record, run_steps
 from pytest_amp_check.runtime.session import session
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 SETUP = """\
 import torch
 from torch import nn

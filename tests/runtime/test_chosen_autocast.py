@@ -11,9 +11,12 @@ from agreement import recorded
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.skipif(
-    torch.__version__ < "2.5", reason="before torch 2.5 a node of the graph does not tell the dtype of what it gave"
-)
+pytestmark = [
+    pytest.mark.usefixtures("patched_once"),
+    pytest.mark.skipif(
+        torch.__version__ < "2.5", reason="before torch 2.5 a node of the graph does not tell the dtype of what it gave"
+    ),
+]
 
 PROGRAM = """\
 import torch

@@ -22,6 +22,8 @@ from pytest_amp_check.runtime.replay.replay import Replay
 from pytest_amp_check.runtime.replay.resuming import assert_resumes
 from pytest_amp_check.runtime.replay.speed import assert_speedup
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 Batch = tuple[Tensor, Tensor]
 #: Patched parts of torch while steps are watched. Any, because torch's types hide them or have none.
 ENGINE: Any = torch.autograd

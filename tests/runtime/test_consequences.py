@@ -13,6 +13,8 @@ from agreement import recorded
 
 from pytest_amp_check.protocol.finding import Finding
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 PROGRAM = """\
 import torch
 from torch import nn

@@ -10,6 +10,8 @@ import torch
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 PROGRAM = """\
 import torch
 import torch.nn.functional as F

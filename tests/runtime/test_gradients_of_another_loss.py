@@ -8,6 +8,8 @@ from torch import nn
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 @pytest.mark.parametrize("is_cleared_late", [True, False])
 def test_gradients_of_the_generators_loss(*, is_cleared_late: bool) -> None:

@@ -11,6 +11,8 @@ pytest.importorskip("torch")
 
 from agreement import recorded
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 PROGRAM = """\
 import torch
 from torch import nn

@@ -26,6 +26,8 @@ from pytest_amp_check import record
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.run import Run
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")

@@ -15,6 +15,8 @@ import torch
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Checkpoints, by the containers of the saved states.
 CHECKPOINTS = (
     Program(

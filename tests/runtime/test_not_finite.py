@@ -22,6 +22,8 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 def line_of(mark: str) -> int:
     lines = inspect.getsource(sys.modules[__name__]).splitlines()

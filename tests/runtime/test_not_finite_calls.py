@@ -19,6 +19,8 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.runtime.run import Run
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 def line_of(mark: str) -> int:
     lines = inspect.getsource(sys.modules[__name__]).splitlines()

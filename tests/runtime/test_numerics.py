@@ -20,6 +20,8 @@ from torch import nn  # noqa: E402
 from pytest_amp_check import record  # noqa: E402
 from pytest_amp_check.runtime.measure.numerics import Counts, Numerics, assert_underflow  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: Without a deadline, because a busy machine is not a failure.
 quick = settings(max_examples=150, deadline=None)
 COLUMNS = ("zero", "lost", "subnormal", "normal", "above", "inf", "nan")

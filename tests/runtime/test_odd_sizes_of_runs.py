@@ -10,6 +10,8 @@ pytest.importorskip("torch")
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 PROGRAM = """\
 import torch
 from torch import nn

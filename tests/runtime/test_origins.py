@@ -12,9 +12,12 @@ from pathlib import Path  # noqa: E402
 
 from agreement import recorded  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    torch.__version__ < "2.5", reason="before torch 2.5 a node of the graph does not tell the dtype of what it gave"
-)
+pytestmark = [
+    pytest.mark.usefixtures("patched_once"),
+    pytest.mark.skipif(
+        torch.__version__ < "2.5", reason="before torch 2.5 a node of the graph does not tell the dtype of what it gave"
+    ),
+]
 
 SETUP = """\
 import contextlib

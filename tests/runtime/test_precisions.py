@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 
 from agreement import recorded  # noqa: E402 - needs torch
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 SETUP = """\
 import torch
 from torch import nn

@@ -28,6 +28,8 @@ from pytest_amp_check.protocol.messages import MESSAGES, find_messages
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.run import Run
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:

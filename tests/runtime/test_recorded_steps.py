@@ -16,6 +16,8 @@ from torch import nn
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 def layer(start: float) -> nn.Linear:
     """Return a model with one weight and no bias, whose output for an input of one is the weight."""
@@ -389,3 +391,28 @@ def test_a_cleared_backward_is_no_part_of_the_loss_of_a_step(clear: str) -> None
         optimizer.step()
     # Two backward passes belong to the step.
     assert [step.loss for step in run.steps] == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [
+        (float("nan"), "the loss is nan"),
+        (float("inf"), "the loss is inf"),
+        # The loss is finite here, and its gradients in float16 are not.
+        (60_000.0, "gradients are not finite at the loss scale 65536"),
+    ],
+)
+def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
+    model = torch.nn.Linear(4, 1)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with record() as run:
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.ones(2, 4)).float().mean() * factor
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    (step,) = run.steps
+    assert (step.skipped, step.skip_reason) == (True, reason)
+    assert step.as_dict()["skip_reason"] == reason

@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch")
 from pytest_amp_check import Run, record  # noqa: E402
 from pytest_amp_check.protocol.selection import UnknownRule  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 class Trainer:
     """A linear model. ``blow`` makes the gradients of a step overflow."""

@@ -10,6 +10,8 @@ pytest.importorskip("torch")
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 def found(path: Path, program: str) -> list[tuple[int, str]]:
     """Run a program from a file. Return line and label of each finding."""

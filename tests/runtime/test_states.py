@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from pytest_amp_check import record
 from pytest_amp_check.runtime.record.states import SPANS, GradientHistory
+
+pytestmark = pytest.mark.usefixtures("patched_once")
 
 
 class Training:

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 from pytest_amp_check import record  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 BFLOAT16, FLOAT16 = torch.bfloat16, torch.float16
 
 

@@ -19,6 +19,8 @@ from pytest_amp_check.runtime.measure.estimate import estimate_memory
 from pytest_amp_check.runtime.measure.memory import Memory, measure_memory
 from pytest_amp_check.runtime.measure.what_if import WhatIf, WhatIfs
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 WHAT_IF = benchmark("what_if")
 
 #: Largest relative difference between an answer and the peak of the changed model.

@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 
 from pytest_amp_check import record
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 SETUP = """\
 import torch
 from torch import nn

@@ -15,6 +15,8 @@ import torch
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 
 @pytest.fixture(autouse=True)
 def _autocast_off() -> Iterator[None]:

@@ -33,6 +33,8 @@ from pytest_amp_check import record
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.run import Run
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 Data = list[tuple[Tensor, Tensor]]
 INF = float("inf")
 #: Index of the skipped one of four iterations. An inf is put into its gradients, as upstream does.

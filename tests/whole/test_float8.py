@@ -13,6 +13,8 @@ from marks import marks, places
 
 from pytest_amp_check import check_source
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 HEAD = """\
 import contextlib
 

@@ -19,6 +19,8 @@ from pytest_amp_check.protocol.rules import LABELS
 from pytest_amp_check.static.engine import check_source
 from pytest_amp_check.static.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 #: A fixed sample; ``benchmarks/generated.py`` checks other programs.
 seeded = settings(
     max_examples=120,

@@ -11,6 +11,8 @@ from marks import MISTAKES, marks, places, shown
 from pytest_amp_check.static.engine import check_source
 from pytest_amp_check.static.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("patched_once")
+
 pytest.importorskip("torch")
 
 HEAD = """\

@@ -1,0 +1,79 @@
+"""Calls that torch refuses: a test that expects the refusal has no finding, and code that goes on after it has one."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp_check import Run, record
+
+pytestmark = pytest.mark.usefixtures("patched_once")
+
+
+class Training:
+    """A model with scaled gradients, its optimizer and its scaler."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scaler: Any = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+        self.run_backward()
+
+    def run_backward(self) -> None:
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = self.model(torch.ones(2, 4)).float().mean()
+        self.scaler.scale(loss).backward()
+
+
+def codes(run: Run) -> list[str]:
+    assert run.failure is None
+    return [finding.code for finding in run.findings]
+
+
+def test_a_second_unscale_that_a_test_expects_to_be_refused() -> None:
+    with record() as run:
+        training = Training()
+        training.scaler.unscale_(training.optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            training.scaler.unscale_(training.optimizer)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == []
+
+
+def test_a_second_unscale_that_is_refused_and_passed_over() -> None:
+    with record() as run:
+        training = Training()
+        training.scaler.unscale_(training.optimizer)
+        with contextlib.suppress(RuntimeError):
+            training.scaler.unscale_(training.optimizer)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == ["AMP209"]
+
+
+def test_a_second_step_that_a_test_expects_to_be_refused() -> None:
+    with record() as run:
+        training = Training()
+        training.scaler.step(training.optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == []
+
+
+def test_a_second_step_that_is_refused_and_passed_over() -> None:
+    with record() as run:
+        training = Training()
+        training.scaler.step(training.optimizer)
+        with contextlib.suppress(RuntimeError):
+            training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == ["AMP206"]
