@@ -6,7 +6,9 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ...protocol.source_text import SourceText
+from ...protocol.events import UNKNOWN, Symbol
+from ...protocol.source_text import SourceText, access_text
+from ..interpreter.classes import role_of
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter_context, exit_context
 from ..interpreter.formulas import truth_of
@@ -24,7 +26,7 @@ from .arguments import bind_arguments, keyword_text, literal_value, make_object,
 from .device_comparisons import comparison_texts, find_failed_comparison
 from .devices import device_types_of
 from .flags import is_flag, note_switch
-from .syntax_queries import constant_of_node, keywords_of
+from .syntax_queries import constant_of_node, find_nodes, keywords_of
 
 
 def make_autocast(
@@ -37,6 +39,8 @@ def make_autocast(
     # Of a choice of several dtypes, no single one is the argument.
     told = {name: value for name, value in bound.items() if name != "dtype" or not _is_choice(value)}
     arguments = {name: to_attribute_value(interp, value) for name, value in told.items()}
+    if arguments.get("device_type") is UNKNOWN and _gets_device_of_input(interp, node):
+        arguments["device_type"] = Symbol("torch.device()")
     open_ended = "**" in bound or has_unknown_arguments(interp, node)
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
@@ -140,6 +144,25 @@ def _caches_weights(interp: Interpreter, entry: torch_api.ApiEntry, cache: Value
         return literal_value(cache) is not False
     # Without the argument, the cache setting of the enclosing region applies, except for the old entry points.
     return entry.name != "torch.autocast" or not interp.state.open_regions or interp.state.open_regions[-1].cache
+
+
+def _gets_device_of_input(interp: Interpreter, node: ast.AST) -> bool:
+    """Return True if an argument is ``x.device`` of an input that the forward of a module passes to its layers."""
+    frame = interp.state.frame
+    function = frame.function
+    if function is None or frame.cls is None or function.name != "forward" or not isinstance(node, ast.Call):
+        return False
+    if role_of(interp, frame.cls) != torch_api.MODULE:
+        return False
+    given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "device_type")]
+    owners = {
+        each.value.id
+        for each in given
+        if isinstance(each, ast.Attribute) and each.attr == "device" and isinstance(each.value, ast.Name)
+    }
+    inputs = owners & {parameter.arg for parameter in function.parameters()[1:]}
+    layers = [call for call in find_nodes(function.node, ast.Call) if access_text(call.func).startswith("self.")]
+    return any(isinstance(each, ast.Name) and each.id in inputs for call in layers for each in call.args)
 
 
 def _call_autocast_method(
