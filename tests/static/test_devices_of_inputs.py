@@ -21,7 +21,9 @@ class Attention(nn.Module):
 """
 PROGRAMS = {
     "by name": "with torch.autocast(enabled=False, device_type=x.device):  # AMP106\n    return self.query(x)\n",
-    "by position": "y = self.query(x)\nwith torch.autocast(x.device, dtype=torch.bfloat16):  # AMP106\n    return y @ y.T\n",
+    "by position": (
+        "y = self.query(x)\nwith torch.autocast(x.device, dtype=torch.bfloat16):  # AMP106\n    return y @ y.T\n"
+    ),
     "the type": "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n    return self.query(x)\n",
     "a text": "with torch.autocast(self.device, dtype=torch.bfloat16):\n    return self.query(x)\n",
     "of an argument that no layer gets": (
