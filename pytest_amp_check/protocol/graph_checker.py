@@ -327,7 +327,8 @@ class _GraphChecker(GraphExplorer):
             size = find_loop_size(str(loop[0]))
             values["divided"] = f" by the number of iterations of `{loop[0]}`"
         if size and loss:
-            divided = f"{parenthesize(loss)} / {parenthesize(size)}"
+            # ``loss / k.backward()`` would divide by the result of a method.
+            divided = f"({parenthesize(loss)} / {parenthesize(size)})"
             values["divided"] = f" (write `{divided}` for `{loss}` in this line)"
         return values
 

@@ -757,7 +757,7 @@ for batch in batches:
     optimizer.step()
 """
     remedy = find(body, "AMP301").remedy
-    assert (f"write `loss / {size}` for `loss`" in remedy) is bool(size)
+    assert (f"write `(loss / {size})` for `loss`" in remedy) is bool(size)
     assert ("by the number of iterations of" in remedy) is not bool(size)
 
 
@@ -781,10 +781,10 @@ for i, x in enumerate(batches):
 @pytest.mark.parametrize(
     ("loss", "size", "said"),
     [
-        ("loss", "4", "`loss / 4`"),
-        ("loss", "config.k", "`loss / config.k`"),
-        ("loss + loss", "k", "`(loss + loss) / k`"),
-        ("loss", "(2 * k)", "`loss / (2 * k)`"),
+        ("loss", "4", "`(loss / 4)`"),
+        ("loss", "config.k", "`(loss / config.k)`"),
+        ("loss + loss", "k", "`((loss + loss) / k)`"),
+        ("loss", "(2 * k)", "`(loss / (2 * k))`"),
     ],
 )
 def test_a_loss_is_divided_by_the_number_in_the_condition_of_the_step(loss: str, size: str, said: str) -> None:
@@ -828,7 +828,7 @@ for i, x in enumerate(batches):
             optimizer.zero_grad()
 """
     finding = find(body, "AMP301")
-    assert "(write `loss / k` for `loss` in this line)" in finding.remedy
+    assert "(write `(loss / k)` for `loss` in this line)" in finding.remedy
     assert finding.trace[-1].text.endswith("by `i % k == 0`")
 
 
