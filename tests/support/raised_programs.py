@@ -175,7 +175,7 @@ scaler.unscale_(optimizer)
 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 scaler.step(optimizer)
 """,
-        ("cleared between backward and `scaler.step(optimizer)`", "clear them before backward or after the step"),
+        ("cleared between backward and `scaler.step(optimizer)`", "move this statement to after the step"),
     ),
     Program(
         "no-inf-checks",
