@@ -28,6 +28,8 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
     if known is not None:
         return known
     if isinstance(value, UnknownValue):
+        if _is_made_optimizer(interp, value):
+            return True
         test = interp.predicate_for(("true", value.key), text or value.source_text, value.loops, node)
         _describe_predicate(interp, test, value)
         return ("test", test.key)
@@ -64,11 +66,19 @@ def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST 
         return formula
     if not isinstance(value, UnknownValue):
         return value.value is None
+    if _is_made_optimizer(interp, value):
+        return False
     formula = interp.predicate_formula(
         ("none", value.key), TextTemplate("{} is None", text or value.source_text), value.loops, node
     )
     _relate_truth_and_none(interp, value.key, value.text)
     return formula
+
+
+def _is_made_optimizer(interp: Interpreter, value: UnknownValue) -> bool:
+    """Return True for the result of a call that the code uses as an optimizer: an object, not None."""
+    used = interp.tracked_objects.get(("used", value.key)) if value.origin.is_call_result else None
+    return used is not None and used.role == "optimizer"
 
 
 def _relate_truth_and_none(interp: Interpreter, key: int | str, text: str) -> None:
