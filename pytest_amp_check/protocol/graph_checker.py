@@ -155,7 +155,7 @@ class _GraphChecker(GraphExplorer):
                 yield make_finding(label, test.site, [], describe_first_window(test), ())
         for test in find_inverted_windows(self):
             if test.site is not None:
-                yield make_finding("window:inverted", test.site, [], describe_first_window(test), ())
+                yield make_finding("window:inverted", test.site, [], {"window": str(test.text)}, ())
         yield from find_running_divisors(self)
         yield from find_scalers_made_per_call(self)
         yield from find_clips_without_scaler(self)

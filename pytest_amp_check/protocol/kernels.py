@@ -21,6 +21,7 @@ TENSOR_METHODS = frozenset("inverse pinverse svd qr cholesky det logdet slogdet"
 LOW_RANK = frozenset(("pca_lowrank", "svd_lowrank"))
 #: Ops that require float32 or float64 explicitly.
 ASKING = frozenset(("quantile", "nanquantile"))
+#: Losses that require it as well.
 LOSSES = frozenset(("ctc_loss",))
 #: Ops that make complex numbers of pairs. There are complex numbers of float16, but none of bfloat16.
 COMPLEX = frozenset(("complex", "polar", "view_as_complex"))

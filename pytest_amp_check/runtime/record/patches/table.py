@@ -74,10 +74,11 @@ class PatchSet:
                     patch.make_wrapper(original) if patch.make_wrapper is not None else _make_notifier(original, patch)
                 )
                 self._set_attribute(
-                    patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value
+                    patch.owner,
+                    patch.name,
+                    functools.wraps(original)(value) if callable(value) else value,
+                    compiles_callees=patch.compiles_callees,
                 )
-                if patch.compiles_callees:
-                    never_compile(value, compiles_callees=True)
 
     def has_patches(self, owner: Any) -> bool:
         """Return True if an attribute of a class or module is patched."""
@@ -101,11 +102,11 @@ class PatchSet:
         never_compile(function)
         never_compile(value)
 
-    def _set_attribute(self, owner: Any, name: str, value: Any) -> None:
+    def _set_attribute(self, owner: Any, name: str, value: Any, *, compiles_callees: bool) -> None:
         original = vars(owner).get(name, _MISSING)
         self._replacements.append((owner, name, original, value))
         setattr(owner, name, value)
-        never_compile(value)
+        never_compile(value, compiles_callees=compiles_callees)
         # TorchScript identifies builtin functions by id, so the replacement is registered as the same op.
         op = _script_ops().get(id(original))
         if op is not None:

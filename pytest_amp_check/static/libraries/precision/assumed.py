@@ -21,10 +21,11 @@ from ..syntax_queries import callee_of
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor", "Float"))
-#: Names of parameters that are no floating-point tensors.
+#: Names of tensors of integers.
+_INTEGER_TENSORS = re.compile(r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|pos(?:itions?)?)$")
+#: Names of other parameters that are no floating-point tensors.
 _OF_INTEGERS = re.compile(
-    r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|len(?:gth)?s?|pos(?:itions?)?|steps?|size|num|n|dim"
-    r"|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
+    r"(?:^|_)(?:len(?:gth)?s?|steps?|size|num|n|dim|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
 )
 #: Names of queries and values. ``k`` beside them holds keys.
 _BESIDE_KEYS = frozenset("qv")
@@ -35,6 +36,11 @@ _OF_TENSORS = frozenset(("dtype", "state_dict", "detach"))
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
 _ANGLES = re.compile(r"(?:^|_)(?:freqs?|angles?|theta)$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
+
+
+def names_integers(name: str) -> bool:
+    """Return True for a name that tensors of integers have: indexes, labels and positions."""
+    return _INTEGER_TENSORS.search(name) is not None
 
 
 def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> None:
@@ -212,6 +218,6 @@ def _is_tested_for_tensor(function: Function, name: str) -> bool:
 def _may_be_floating(function: Function, parameter: ast.arg, optional: set[str]) -> bool:
     """Return True if a parameter may be a floating-point tensor, by its annotation or name."""
     is_key = parameter.arg == "k" and not _BESIDE_KEYS.isdisjoint(each.arg for each in function.parameters())
-    if _OF_INTEGERS.search(parameter.arg) and not is_key:
+    if (_OF_INTEGERS.search(parameter.arg) or names_integers(parameter.arg)) and not is_key:
         return False
     return _is_tensor(parameter.annotation) if parameter.annotation is not None else parameter.arg not in optional

@@ -46,6 +46,7 @@ from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
 from ..syntax_queries import constant_of_node, find_nodes, holder_of, last_name, receiver_of
+from .assumed import names_integers
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
@@ -143,10 +144,6 @@ def check_narrowing(interp: Interpreter, given: DtypeInfo, dtype: str, node: ast
         emit_once(interp, e.FragileMath, node, DtypeInfo(dtype), how="narrowed", names={"call": SourceText(node)})
 
 
-#: Names of tensors of integers, whose dtype holds all numbers.
-_OF_INTEGERS = re.compile(r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|pos(?:itions?)?)$")
-
-
 def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Call) -> None:
     """Report consecutive integers in a low dtype, or in a dtype that the option says to be low.
 
@@ -156,7 +153,7 @@ def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Ca
     if not interp.project.assumed_dtype or interp.assumes_region:
         return
     holder = holder_of(asked)
-    is_asked = last_name(asked).endswith("dtype") and (holder is None or not _OF_INTEGERS.search(last_name(holder)))
+    is_asked = last_name(asked).endswith("dtype") and (holder is None or not names_integers(last_name(holder)))
     is_low = dtype in LOW_DTYPES or (not dtype and is_asked)
     here, made = interp.state.frame.function, node
     while last_name(made.func) != "arange" and isinstance(held := receiver_of(made), ast.Call):
