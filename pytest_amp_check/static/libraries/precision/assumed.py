@@ -25,7 +25,8 @@ _FLOATING = frozenset(("Tensor", "FloatTensor", "Float"))
 _INTEGER_TENSORS = re.compile(r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|pos(?:itions?)?)$")
 #: Names of other parameters that are no floating-point tensors.
 _OF_INTEGERS = re.compile(
-    r"(?:^|_)(?:len(?:gth)?s?|steps?|size|num|n|dim|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
+    r"(?:^|_)(?:len(?:gth)?s?|steps?|size|num|n|dim|shape|dtype|device|eps|config|cfg|args|kwargs"
+    r"|self|cls|name|key|mode|training|k)$"
 )
 #: Names of queries and values. ``k`` beside them holds keys.
 _BESIDE_KEYS = frozenset("qv")
