@@ -207,7 +207,18 @@ def test_modes_see_the_op_alone(cuda: None) -> None:
         (lambda: torch.ones(2, 3) @ torch.ones(4, 5), "shapes cannot be multiplied"),
         (lambda: torch.ones(2, 3).half() @ torch.ones(3, 5), "to have the same dtype"),
         (lambda: F.linear(torch.ones(2, 3), torch.ones(5, 3).bfloat16()), "to have the same dtype"),
-        (lambda: F.conv2d(torch.ones(1, 1, 3, 3).half(), torch.ones(1, 1, 3, 3)), "expected scalar type Half"),
+        (
+            lambda: F.conv2d(torch.ones(1, 1, 3, 3).half(), torch.ones(1, 1, 3, 3)),
+            r"Input type \(torch\.cuda\.HalfTensor\) and weight type \(torch\.cuda\.FloatTensor\) should be the same$",
+        ),
+        (
+            lambda: F.conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 3).bfloat16()),
+            r"Input type \(torch\.cuda\.FloatTensor\) and weight type \(CUDABFloat16Type\) should be the same$",
+        ),
+        (
+            lambda: F.conv2d(torch.ones(1, 1, 3, 3).half(), torch.ones(1, 1, 3, 3).half(), torch.ones(1)),
+            r"Input type \(c10::Half\) and bias type \(float\) should be the same",
+        ),
         (lambda: torch.ones(1, 2, 3).half().bmm(torch.ones(1, 4, 5).half()), "Expected size for first two dimensions"),
     ],
 )

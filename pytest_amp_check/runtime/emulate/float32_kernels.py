@@ -37,7 +37,20 @@ def _is_low(first: torch.Tensor, *others: torch.Tensor | None) -> bool:
     return dtype in _LOW and all(other is None or other.dtype is dtype for other in others)
 
 
+#: Names of types in the exception of a convolution on CUDA.
+_CUDA_TYPES = {
+    torch.float16: "torch.cuda.HalfTensor",
+    torch.bfloat16: "CUDABFloat16Type",
+    torch.float32: "torch.cuda.FloatTensor",
+    torch.float64: "torch.cuda.DoubleTensor",
+}
+
+
 def _convolution(input: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    # The texts of CPUs differ by their instruction sets.
+    if input.dtype is not weight.dtype and input.dtype in _CUDA_TYPES and weight.dtype in _CUDA_TYPES:
+        types = _CUDA_TYPES[input.dtype], _CUDA_TYPES[weight.dtype]
+        raise RuntimeError("Input type ({}) and weight type ({}) should be the same".format(*types))
     native = _aten.convolution.default.redispatch
     if not _is_low(input, weight, bias):
         return native(_COMPOSITE, input, weight, bias, *settings)
