@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 from ..protocol.finding import Finding
@@ -83,7 +84,7 @@ def check_in_project(text: str, filename: str, settings: Settings, project: Proj
 
 
 def check_paths(
-    paths: Sequence[str],
+    paths: Sequence[str | os.PathLike[str]],
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
@@ -99,7 +100,8 @@ def check_paths(
     Raise ``InputError`` for a missing path and for a ``cache`` that is no cache. Raise
     ``EndedEarly`` if a worker process is killed.
     """
-    return without_gc(lambda: _check_paths(paths, settings or Settings(), progress, jobs, cache, nearer))
+    named = [os.fspath(path) for path in paths]
+    return without_gc(lambda: _check_paths(named, settings or Settings(), progress, jobs, cache, nearer))
 
 
 def without_gc(act: Callable[[], Result]) -> Result:

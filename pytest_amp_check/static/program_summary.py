@@ -152,12 +152,14 @@ def _function_of_frame(frame: Site) -> str:
 def _live_scalers(
     program: Program, scalers: list[TrackedObject], scaled: list[Event], events: _EventsByKind
 ) -> tuple[TrackedObject, ...]:
-    """Return the scalers that scale a loss and whose state the program must save."""
+    """Return the scalers that scale a loss, here or in other code, and whose state the program must save."""
     for scaler in scalers:
         enabled = scaler.attributes.enabled
         scaler.attributes.enabled = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    # Unanalyzed code that receives both a scaler and an optimizer trains with them.
-    used = {event.subject for event in scaled}.union(
+    # Unanalyzed code that receives both a scaler and an optimizer trains with them. Only a scaler that scales has a
+    # state to update or to restore.
+    acting = (*scaled, *events[e.Update], *events[e.ScalerLoad])
+    used = {event.subject for event in acting}.union(
         *(_keys_of_role(program, each, "scaler") for each in events[e.Handoff])
     )
     # Most frameworks save the state of their scaler themselves.

@@ -14,7 +14,7 @@ from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler
 from .delegation import find_delegate_name
 from .disabled_flags import assigns_attribute
-from .expressions.attributes import attribute_of
+from .expressions.attributes import attribute_of, value_of_changed
 from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
 from .identity import Operation, structural_unknown
 from .imports import globals_of, look_up, module_member
@@ -320,7 +320,13 @@ def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywo
 
 
 def _store_fields(interp: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
-    """Store the arguments of a dataclass as attributes, in the order of the declared fields."""
+    """Store the arguments of a dataclass as attributes, in the order of the declared fields, and the defaults."""
+    for owner in lineage_of(interp, cls):
+        shared = interp.class_vars.get(owner.node, {})
+        for name in owner.declared_fields() if owner.is_record() else ():
+            default = shared.get(name)
+            if default is not None and default.value is None and (made.key, name) not in interp.state.heap:
+                interp.store_attribute(made.key, name, default)
     for name, value in zip(cls.declared_fields(), args, strict=False):
         interp.store_attribute(made.key, name, value)
     for name, value in keywords.items():
@@ -496,12 +502,28 @@ def _find_in_class(interp: Interpreter, receiver: Instance, name: str, node: ast
     """Return the method, property value or class attribute of an instance, or None."""
     method = method_of(interp, receiver.cls, name)
     if method is None:
-        shared = (interp.class_vars.get(owner.node, {}).get(name) for owner in lineage_of(interp, receiver.cls))
-        found = next((value for value in shared if value is not None), None)
-        return None if found is None else _unless_overwritten(interp, receiver, name, found)
+        for owner in lineage_of(interp, receiver.cls):
+            found = interp.class_vars.get(owner.node, {}).get(name)
+            if found is not None:
+                return _default_of_class(interp, receiver, owner, name, found)
+        return None
     if "property" in method.decorator_names():
         return inline_call(interp, FunctionValue(method, defining_frame(interp, method), receiver), [], {}, node)
     return _bind_method(interp, method, receiver)
+
+
+def _default_of_class(interp: Interpreter, receiver: Instance, owner: Class, name: str, value: Value) -> Value | None:
+    """Return what an instance has where the body of a class gives a default.
+
+    A None that a method replaces stands for a value that is not there yet, and the default of a field for an argument.
+    """
+    if not isinstance(value, Const):
+        return value
+    if value.value is None and receiver.is_changed(name):
+        return _find_assigned_value(interp, receiver, name, maybe_none=True)
+    if (value.value is None or isinstance(value.value, bool)) and owner.is_record():
+        return interp.unknown_value(("attribute of", receiver.key, name), name)
+    return value_of_changed(interp, receiver, name, _unless_overwritten(interp, receiver, name, value))
 
 
 def decorator_contexts(interp: Interpreter, method: Function) -> tuple[Value, ...]:
@@ -514,15 +536,20 @@ def decorator_contexts(interp: Interpreter, method: Function) -> tuple[Value, ..
     return defined.wrappers if isinstance(defined, FunctionValue) and defined.function is method else ()
 
 
-def _find_assigned_value(interp: Interpreter, receiver: Instance, name: str) -> Value | None:
+def _find_assigned_value(
+    interp: Interpreter, receiver: Instance, name: str, *, maybe_none: bool = False
+) -> Value | None:
     """Return the value that a method of the class assigns to an attribute, or None.
 
-    The analysis evaluates the assigned expression as if the method had been called.
+    The analysis evaluates the assigned expression as if the method had been called. With ``maybe_none``, the attribute
+    may be None instead.
     """
     assignments = [
         assignment for cls in lineage_of(interp, receiver.cls) for assignment in cls.assignments.get(name, ())
     ]
-    maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in assignments)
+    maybe_none = maybe_none or any(
+        isinstance(expression, ast.Constant) and expression.value is None for _, expression in assignments
+    )
     for method, expression in assignments:
         value = _evaluate_assignment(interp, receiver, method, expression)
         if value is not None and maybe_none and not isinstance(value, UnknownValue):

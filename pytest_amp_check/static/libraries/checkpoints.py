@@ -136,7 +136,7 @@ class CheckpointContents:
             elif _holds_modules(self._interp, collection):
                 self.has_other_state = self.has_module_state = True
             else:
-                self._add_unknown_state(owner, key)
+                self._add_unknown_state(owner, state, key)
         elif isinstance(owner, ObjectRef) and owner.role in ("scaler", "optimizer"):
             self._add_known_state(owner, state, key or "")
         else:
@@ -157,8 +157,11 @@ class CheckpointContents:
             self.optimizer_entries.add(key)
             self.first_state = self.first_state or state
 
-    def _add_unknown_state(self, owner: UnknownValue, key: str | None) -> None:
-        if not _SCALER_KEY.search(key or "") and _is_unbound(self._interp, owner):
+    def _add_unknown_state(self, owner: UnknownValue, state: StateDict, key: str | None) -> None:
+        if names_optimizer(owner.text) and names_optimizer(key or ""):
+            self.optimizer_names.append(owner.text)
+            self.first_state = self.first_state or state
+        elif not _SCALER_KEY.search(key or "") and _is_unbound(self._interp, owner):
             self.has_other_state = True
         elif key is None:
             self.is_open = True

@@ -11,6 +11,7 @@ from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
+from .generated_constructors import add_constructor, is_generated
 from .roles import RoleCollector
 from .syntax import bound_by_import, children, statements_in, tail_name, walk
 
@@ -272,7 +273,8 @@ class Class:
 
     def is_record(self) -> bool:
         """Return True if instances hold exactly the declared fields, as in a dataclass or NamedTuple."""
-        if "__init__" in self.methods:
+        init = self.methods.get("__init__")
+        if init is not None and not is_generated(init.node, self.node):
             return False
         marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
         names = {access_text(m).rpartition(".")[2] for m in (*marks, *self.bases)}
@@ -571,6 +573,7 @@ class Module:
     def _define_scope(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
         """Create the function or class of a node and return its scope."""
         if isinstance(node, ast.ClassDef):
+            add_constructor(node, {cls.name: cls.node for cls in self.classes.values()} if node.decorator_list else {})
             cls = self.classes[node] = Class(node, self)
             return _Scope(node, cls, set(), None, set(), scope)
         assert isinstance(node, FunctionNode)

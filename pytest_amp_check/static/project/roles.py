@@ -6,6 +6,7 @@ import ast
 
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import find_access_path, names_optimizer
+from .syntax import tail_name
 
 #: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
 WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.call_parameters)
@@ -13,6 +14,7 @@ WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.
 _WRAPPER_PARAMETERS = {
     framework.engine.parameter_name: key for key, framework in FRAMEWORKS.items() if framework.engine.parameter_name
 }
+SCALER_CLASSES = frozenset({"GradScaler", "ShardedGradScaler"})
 #: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
@@ -22,6 +24,13 @@ CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
     *(framework.engine.signature_names for framework in FRAMEWORKS.values())
 )
+
+
+def _makes_scaler(value: ast.expr) -> bool:
+    """Return True if an assigned expression constructs a scaler, perhaps under a condition."""
+    if isinstance(value, ast.IfExp):
+        return _makes_scaler(value.body) or _makes_scaler(value.orelse)
+    return isinstance(value, ast.Call) and tail_name(value.func) in SCALER_CLASSES
 
 
 class RoleCollector:
@@ -47,6 +56,8 @@ class RoleCollector:
         self._alias_by_text: dict[str, str] = {}
 
     def note_assignment(self, node: ast.Assign) -> None:
+        if _makes_scaler(node.value):
+            self._scaler_texts.update(filter(None, map(find_access_path, node.targets)))
         if isinstance(node.value, ast.Attribute) and len(node.targets) == 1:
             source, name = find_access_path(node.value), find_access_path(node.targets[0])
             if source is not None and name is not None:
@@ -94,9 +105,10 @@ class RoleCollector:
     def resolve_roles(self) -> dict[str, str]:
         """Return the role of each expression text: "scaler", "optimizer", "module" or the framework of an engine.
 
-        A scaler calls ``unscale_``, or ``scale`` on a loss that then runs backward. An object that steps an argument is
-        a scaler if the object also scales or has "scaler" in its name. The same holds if the object is updated and the
-        argument is cleared as an optimizer. Another object of the same name that scales or updates is a scaler too.
+        A scaler is assigned from its class, or calls ``unscale_``, or ``scale`` on a loss that then runs backward. An
+        object that steps an argument is a scaler if the object also scales or has "scaler" in its name. The same holds
+        if the object is updated and the argument is cleared as an optimizer. Another object of the same name that
+        scales or updates is a scaler too.
 
         An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped and has the usual name. A module
         has parameters. An object that runs backward and has a method of only one framework is the engine of that

@@ -16,8 +16,8 @@ from ..values.definitions import Instance
 from ..values.gradients import GradValue, ParamsValue
 from ..values.objects import ObjectRef
 from ..values.tensors import TensorValue
-from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value, join_provenance
-from .attributes import attribute_of, fields_of_record, item_heap_key, item_of
+from ..values.value import NONE, Const, UnknownValue, Value, join_provenance
+from .attributes import attribute_of, fields_of_record, item_heap_key, item_of, value_of_changed
 from .literals import mapping_key
 from .names import is_used_as_optimizer
 from .operators import OPERATOR_SYMBOLS, apply_operator, mark_scale_undone
@@ -207,7 +207,7 @@ def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value
     else:
         if (receiver.key, name) not in interp.state.heap:
             _keep_initial_value(interp, (receiver.key, name), lambda: _class_attribute(interp, receiver, name))
-        interp.store_attribute(receiver.key, name, _stored_value(interp, receiver, name, value))
+        interp.store_attribute(receiver.key, name, value_of_changed(interp, receiver, name, value))
     return True
 
 
@@ -239,15 +239,6 @@ def _record_containment(receiver: Instance, value: Value) -> None:
         if attributes.parts is None:
             attributes.parts = set()
         attributes.parts.add(value.tracked_object.key)
-
-
-def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
-    """Return the value to store in an attribute. A number that other methods change becomes an unknown value."""
-    if value.value is NO_CONSTANT or isinstance(value.value, str) or not receiver.is_changed(name):
-        return value
-    made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
-    made.count = made.count._replace(is_counter=name in receiver.counter_attributes())
-    return made.with_dtype_info(value.dtype_info)
 
 
 def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_new: bool) -> None:

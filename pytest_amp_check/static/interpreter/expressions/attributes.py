@@ -11,7 +11,7 @@ from ..source_text import expression_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue
 from ..values.definitions import ExternalName, Instance
 from ..values.tensors import TensorValue
-from ..values.value import NO_ORIGIN, NONE, UnknownValue, Value, join_provenance
+from ..values.value import NO_CONSTANT, NO_ORIGIN, NONE, UnknownValue, Value, join_provenance
 from .names import recognize_object
 from .tables import select_from_table
 
@@ -115,3 +115,12 @@ def item_origin_of(receiver: Value, index: Value) -> tuple[int, str | None] | No
     if not isinstance(receiver, UnknownValue):
         return None
     return receiver.key, index.value if isinstance(index.value, str) else None
+
+
+def value_of_changed(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
+    """Return the value of an attribute. A number that other methods change becomes an unknown value."""
+    if value.value is NO_CONSTANT or isinstance(value.value, str) or not receiver.is_changed(name):
+        return value
+    made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
+    made.count = made.count._replace(is_counter=name in receiver.counter_attributes())
+    return made.with_dtype_info(value.dtype_info)
