@@ -84,18 +84,21 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
             event.eligible = False
     is_without_scaler = any(tracked_object.attributes.constructed for tracked_object in stepped) and not scalers
     for graph in program.graphs:
+        steps_without_scaler = _steps_without_scaler(program, graph)
         _mark_without_scaler(
-            program,
             graph,
-            is_without_scaler=is_without_scaler or (bool(scalers) and _steps_without_scaler(program, graph)),
+            is_without_scaler=is_without_scaler or (bool(scalers) and steps_without_scaler),
+            # Other code constructs the optimizer, and may choose the dtype of a region that has a choice.
+            is_without_float16_scaler=steps_without_scaler,
         )
 
 
-def _mark_without_scaler(program: Program, graph: Graph, *, is_without_scaler: bool) -> None:
+def _mark_without_scaler(graph: Graph, *, is_without_scaler: bool, is_without_float16_scaler: bool) -> None:
     for node in graph.nodes:
         if isinstance(node.event, e.Backward) and node.event.subject is None:
+            is_alone = is_without_scaler or (is_without_float16_scaler and node.event.dtypes == {"float16"})
             # A test of a few steps compares values, and trains nothing that small gradients would have to reach.
-            node.event.alone = is_without_scaler and not node.event.site.is_in_test()
+            node.event.alone = is_alone and not node.event.site.is_in_test()
 
 
 def _steps_without_scaler(program: Program, graph: Graph) -> bool:

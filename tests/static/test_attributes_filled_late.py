@@ -136,6 +136,27 @@ class Trainer(Base):
 """,
 }
 
+#: Ways to make the scaler where it is first read.
+PROPERTIES = {
+    "a property": ("@property", 'torch.amp.GradScaler("cuda")'),
+    "a cached property": ("@functools.cached_property", 'torch.amp.GradScaler("cuda")'),
+    "a cached property by its name": ("@cached_property", 'torch.amp.GradScaler("cuda")'),
+}
+for way, (decorator, made) in PROPERTIES.items():
+    CLASSES[way] = f"""\
+import functools
+from functools import cached_property
+
+class Trainer:
+    def __init__(self, model, optimizer, clipping):
+        self.model, self.optimizer, self.clipping = model, optimizer, clipping
+        self._made = {made}
+
+    {decorator}
+    def scaler(self):
+        return {"self._made" if decorator == "@property" else made}
+"""
+
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_method_trains_with_what_was_filled_in(name: str) -> None:

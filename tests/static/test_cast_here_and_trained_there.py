@@ -241,3 +241,37 @@ def main(config, loader):
     (tmp_path / "train.py").write_text(train)
     found = check_paths([str(tmp_path)]).findings
     assert [(each.code, Path(each.site.path).name) for each in found] == [("AMP501", "models.py")]
+
+
+KEPT = """\
+import torch
+
+class Trainer:
+    def __init__(self, config, net):
+        self.model = {cast}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.lr)
+
+    def step(self, x):
+        loss = self.model(x).float().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "found"),
+    [
+        ("net.half()", True),
+        ("net.to(device=config.device, dtype=torch.bfloat16)", True),
+        ("net.to(config.device).half()", True),
+        ("net.half() if config.fp16 else net", True),
+        ("net if config.full else net.bfloat16()", True),
+        ("net.to(config.device)", False),
+        ("net.float()", False),
+        ("net", False),
+    ],
+)
+def test_a_given_model_that_is_cast_where_it_is_kept(cast: str, found: bool) -> None:
+    findings = check_source(KEPT.format(cast=cast), "train.py")
+    assert [finding.code for finding in findings] == ["AMP501"] * found

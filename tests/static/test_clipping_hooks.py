@@ -85,6 +85,16 @@ CASES["another class does nothing"] = project(mark=WRONG) + (
     "=== tasks/other.py\nclass Plain:\n    def on_before_step(self, number):\n        pass\n"
 )
 
+#: Ways to call a hook by its name.
+BY_NAME = {
+    "by its name": "getattr(task, name)(0)",
+    "by its name, if there is one": "if hasattr(task, name): getattr(task, name)(0)",
+    "by its name, if there is one, kept": "hook = getattr(task, name, None); hook and hook(0)",
+}
+for way, call in BY_NAME.items():
+    body = project(mark="").replace("task.on_before_step(0)", 'self.call("on_before_step")')
+    CASES[way] = f"{body}\n    def call(self, name):\n        task = self.task\n        {call}{WRONG}\n"
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_hook(name: str, tmp_path: Path) -> None:

@@ -97,6 +97,55 @@ def test_float16_without_a_choice_is_certain() -> None:
     assert labels("region = torch.autocast('cuda', dtype=torch.float16)") == ["backward:no-scaler"]
 
 
+GIVEN = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer{scaler}):
+        self.model, self.optimizer = model, optimizer
+        {kept}
+
+    def step(self, x, dtype):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype={dtype}):
+            loss = self.model(x).mean()
+        {backward}
+        {step}
+"""
+
+
+def given(
+    dtype: str, *, scaler: str = "", kept: str = "pass", backward: str = "loss.backward()", step: str = ""
+) -> str:
+    return GIVEN.format(scaler=scaler, kept=kept, dtype=dtype, backward=backward, step=step or "self.optimizer.step()")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (given("torch.float16"), ["backward:no-scaler"]),
+        (given("torch.bfloat16"), []),
+        # Who constructs the optimizer may choose bfloat16, too.
+        (given("dtype"), []),
+        # The caller steps, perhaps with a scaler.
+        (given("torch.float16", step="pass"), []),
+        (
+            given(
+                "torch.float16",
+                scaler=", scaler",
+                kept="self.scaler = scaler",
+                backward="self.scaler.scale(loss).backward()",
+                step="self.scaler.step(self.optimizer); self.scaler.update()",
+            ),
+            [],
+        ),
+        (given("torch.float16", backward="self.optimizer.backward(loss)"), []),
+    ],
+)
+def test_an_optimizer_that_other_code_constructs(source: str, found: list[str]) -> None:
+    assert [finding.label for finding in check_source(source, "train.py") if finding.code == "AMP502"] == found
+
+
 WRAPPERS = """\
 import torch
 from torch import nn

@@ -507,8 +507,11 @@ def _find_in_class(interp: Interpreter, receiver: Instance, name: str, node: ast
             if found is not None:
                 return _default_of_class(interp, receiver, owner, name, found)
         return None
-    if "property" in method.decorator_names():
-        return inline_call(interp, FunctionValue(method, defining_frame(interp, method), receiver), [], {}, node)
+    if method.is_property():
+        got = inline_call(interp, FunctionValue(method, defining_frame(interp, method), receiver), [], {}, node)
+        if "property" not in method.decorator_names():  # a cached property
+            interp.store_attribute(receiver.key, name, got)
+        return got
     return _bind_method(interp, method, receiver)
 
 
@@ -637,7 +640,7 @@ def _instance_method(
     if method is not None:
         if receiver.tracked_object is not None and name == "forward":
             return interp.call_value(receiver, args, keywords, node)
-        given = _find_in_class(interp, receiver, name, node) if "property" in method.decorator_names() else None
+        given = _find_in_class(interp, receiver, name, node) if method.is_property() else None
         if given is not None:
             return interp.call_value(given, args, keywords, node)
         return interp.call_value(

@@ -27,6 +27,7 @@ from ..interpreter.tensors import compute_tensor
 from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
     Args,
+    BoundMethod,
     ClassValue,
     ExternalName,
     GeneratorValue,
@@ -38,6 +39,7 @@ from ..interpreter.values.gradients import ParamsValue, ScaleValue, gradients_in
 from ..interpreter.values.objects import ObjectRef, StateDict
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, ConditionValue, Const, UnknownValue, Value, are_data_sizes
+from ..project.clipping_hooks import names_hook
 from ..project.module import is_unknown_name
 from ..project.syntax import walk
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
@@ -141,6 +143,8 @@ def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     name = literal_value(args[1]) if len(args) >= 2 else UNKNOWN
     if isinstance(name, str) and name is not UNKNOWN:
+        if isinstance(args[0], UnknownValue) and names_hook(name):
+            return BoundMethod(args[0], name)
         return attribute_of(interp, args[0], name, node)
     if len(args) >= 2 and isinstance(args[0], ExternalName) and args[0].name == "torch.optim":
         return ExternalName("torch.optim.Optimizer")  # which optimizer does not matter to the protocol

@@ -17,12 +17,17 @@ _HOOK = re.compile(r"(?:^|_)(?:on|before|after|pre|post)_(?:\w*_)?(?:optim|step|
 _SCALE_WORDS = re.compile(r"unscale|get_scale|scaler|precision")
 
 
+def names_hook(name: str) -> bool:
+    """Return True for the name of a method that a training loop calls around its step."""
+    return _HOOK.search(name) is not None
+
+
 def may_clip_in_hook(project: Project, name: str) -> bool:
     """Return True if classes of the project define a hook of this name that clips gradients as they are.
 
     A class that unscales, or knows a scaler, decides for all: the loop may hold one of its objects.
     """
-    if not _HOOK.search(name):
+    if not names_hook(name):
         return False
     project.depends_on_all = True
     known = project.clipping_hooks.get(name)

@@ -147,6 +147,10 @@ class Function:
             if name:
                 yield name
 
+    def is_property(self) -> bool:
+        """Return True if reading the attribute calls the method, at least the first time (a cached property)."""
+        return any(name.endswith("property") for name in self.decorator_names())
+
     def is_abstract(self) -> bool:
         """Return True if only subclasses implement the function."""
         if "abstractmethod" in self.decorator_names():

@@ -26,11 +26,23 @@ TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
 )
 
 
+def _alternatives(value: ast.expr) -> list[ast.expr]:
+    """Return the expressions among which a conditional expression chooses, or the expression itself."""
+    if isinstance(value, ast.IfExp):
+        return [*_alternatives(value.body), *_alternatives(value.orelse)]
+    return [value]
+
+
+def _without_casts(value: ast.expr) -> ast.expr:
+    """Return the object that an expression casts or moves: ``net`` for ``net.to(device).half()``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in CAST_METHODS:
+        value = value.func.value
+    return value
+
+
 def _makes_scaler(value: ast.expr) -> bool:
     """Return True if an assigned expression constructs a scaler, perhaps under a condition."""
-    if isinstance(value, ast.IfExp):
-        return _makes_scaler(value.body) or _makes_scaler(value.orelse)
-    return isinstance(value, ast.Call) and tail_name(value.func) in SCALER_CLASSES
+    return any(isinstance(each, ast.Call) and tail_name(each.func) in SCALER_CLASSES for each in _alternatives(value))
 
 
 class RoleCollector:
@@ -58,10 +70,14 @@ class RoleCollector:
     def note_assignment(self, node: ast.Assign) -> None:
         if _makes_scaler(node.value):
             self._scaler_texts.update(filter(None, map(find_access_path, node.targets)))
-        if isinstance(node.value, ast.Attribute) and len(node.targets) == 1:
-            source, name = find_access_path(node.value), find_access_path(node.targets[0])
-            if source is not None and name is not None:
-                self._alias_by_text[source] = name
+        if len(node.targets) != 1:
+            return
+        for value in _alternatives(node.value):
+            inner = _without_casts(value)
+            if isinstance(value, ast.Attribute) or inner is not value:
+                source, name = find_access_path(inner), find_access_path(node.targets[0])
+                if source is not None and name is not None and source != name:
+                    self._alias_by_text[source] = name
 
     def note_attribute(self, node: ast.Attribute) -> None:
         if node.attr in TELLING_ATTRIBUTES:
@@ -150,7 +166,7 @@ class RoleCollector:
             # A dict of such wrappers has one for each model.
             roles[text] = _WRAPPER_PARAMETERS.get(text.partition("[")[0], "optimizer")
         for text in self._cast_texts & self._alias_by_text.keys():
-            # `model = pipeline.model` names the object of `pipeline.model.to(...)`.
+            # `model = pipeline.model` names the object of `pipeline.model.to(...)`; `self.net = net.half()` casts it.
             if roles.get(self._alias_by_text[text]) == "module":
                 roles.setdefault(text, "module")
         roles.pop("self", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ....protocol import events as e
-from ...project.syntax import root_name
+from ...project.syntax import root_name, tail_name
 from ..interpreter import Interpreter, in_frame
 from ..source_text import expression_text
 from ..values.contexts import GradMode
@@ -32,7 +32,7 @@ def define_function(interp: Interpreter, node: ast.FunctionDef | ast.AsyncFuncti
 
 def apply_decorator(interp: Interpreter, decorator: ast.expr, value: Value, node: ast.AST) -> Value:
     """Return the decorated function. An unknown decorator is assumed to change nothing."""
-    if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property"):
+    if tail_name(decorator) in ("staticmethod", "classmethod", "property", "cached_property"):
         return value
     applied = interp.evaluate(decorator)
     if isinstance(applied, ExternalName):
