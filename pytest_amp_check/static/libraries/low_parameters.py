@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
+from functools import partial
 
 from ...protocol import events as e
 from ...protocol import frameworks
 from ...protocol.sites import Site
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import lineage_of
+from ..interpreter.classes import base_value, lineage_of
+from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
-from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.containers import MappingValue
+from ..interpreter.values.definitions import Args, ClassValue, ExternalName, Keywords
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import first_or_named, tracked_object_of
 from .dtype_choices import trace_dtype_choice
@@ -26,6 +31,8 @@ _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
 #: Methods of a Trainer that receive the trained model as an argument.
 _GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
+#: Packages whose Trainers train the model that they are given.
+_TRAINER_PACKAGES = frozenset(("transformers", "trl"))
 #: Heap key of torch itself, and the name of the attribute with the default dtype.
 _OF_TORCH, _DEFAULT = -1, "default dtype"
 
@@ -95,10 +102,19 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
             module.dtypes = module.dtypes._replace(low="")
 
 
+def do_nothing() -> None:
+    """Do nothing, in a branch without events."""
+
+
+def find_low_dtypes(args: Iterable[Value]) -> list[tuple[str, Formula]]:
+    """Return the low dtypes that arguments may be, each with its condition."""
+    named = [each for value in args for each in value.alternatives() if isinstance(each, ExternalName)]
+    return [pair for each in named for pair in each.possible_dtypes.items() if pair[0] in _LOW]
+
+
 def _filter_low_dtypes(value: Value | None) -> list[str]:
     """Return the low dtypes that a value may refer to."""
-    named = [each for each in value.alternatives() if isinstance(each, ExternalName)] if value is not None else []
-    return [dtype for each in named for dtype in each.possible_dtypes if dtype in _LOW]
+    return [dtype for dtype, _ in find_low_dtypes([] if value is None else [value])]
 
 
 def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -107,13 +123,36 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
     if given.keys() & _QUANTISES:
         return
     for name in _DTYPES:
-        dtype = find_low_dtype(interp, given.get(name))
-        if dtype:
-            _create_low_module(interp, value, dtype, node)
-        elif constant_of_node(given.get(name)) == frameworks.OF_CHECKPOINT and isinstance(value, UnknownValue):
+        # One finding is enough for a choice of several low dtypes.
+        for dtype, condition in _find_keyword_dtypes(interp, node, name)[:1]:
+            run_branches(interp, condition, partial(_load_low_module, interp, value, dtype, node), do_nothing)
+        if constant_of_node(given.get(name)) == frameworks.OF_CHECKPOINT and isinstance(value, UnknownValue):
             loaded = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
             names = {"call": expression_text(node), "keyword": name}
             interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", created=True, names=names)
+
+
+def _load_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Call) -> None:
+    _create_low_module(interp, value, dtype, node)
+
+
+def _find_keyword_dtypes(interp: Interpreter, node: ast.Call, name: str) -> list[tuple[str, Formula]]:
+    """Return the low dtypes of a keyword of a call, or of the same entry of an unpacked dict, with their conditions."""
+    found: list[Value] = []
+    for keyword in node.keywords:
+        if keyword.arg not in (name, None):
+            continue
+        if isinstance(keyword.value, ast.Constant):
+            return [(keyword.value.value, True)] if keyword.value.value in _LOW else []
+        interp.without_events(partial(_append_value, interp, found, keyword.value))
+        if keyword.arg is None:
+            mappings = (each for each in found.pop().alternatives() if isinstance(each, MappingValue))
+            found += (each.items[name] for each in mappings if name in each.items)
+    return find_low_dtypes(found)
+
+
+def _append_value(interp: Interpreter, found: list[Value], node: ast.expr) -> None:
+    found.append(interp.evaluate(node))
 
 
 class CastCopies(dict[int, tuple[str, ast.Call]]):
@@ -170,14 +209,12 @@ def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.
 
 def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record the model that a Trainer trains. The Trainer scales the loss if float16 is requested."""
-    name = dotted_name(interp, node.func)
-    model = keywords_of(node).get("model", node.args[0] if node.args else None)
-    if (
-        name is None
-        or model is None
-        or frameworks.canonical_name(name) != frameworks.FRAMEWORKS[frameworks.HUGGING_FACE].base_class
-    ):
+    given = keywords_of(node)
+    model = given.get("model", node.args[0] if node.args else None)
+    if model is None or not _is_trainer(interp, node.func):
         return
+    if "peft_config" in given and constant_of_node(given["peft_config"]) is not None:
+        return  # Only the adapters are trained.
     tracked_object = _find_module(interp, model)
     arguments = _find_trainer_arguments(interp)
     named = interp.state.frame.module.identifiers.union(*arguments)
@@ -186,6 +223,20 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     if tracked_object is not None and tracked_object.role == "module":
         is_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
         tracked_object.attributes.set_trainer(is_float16=is_float16)
+
+
+def _is_trainer(interp: Interpreter, func: ast.expr) -> bool:
+    """Return True for a Trainer of transformers or trl, or a class of the project that derives from one."""
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(func)))
+    made = found[0]
+    named = [dotted_name(interp, func)]
+    if isinstance(made, ClassValue):
+        bases = (base_value(interp, owner, base) for owner in lineage_of(interp, made.cls) for base in owner.bases)
+        named = [base.name for base in bases if isinstance(base, ExternalName)]
+    return any(
+        name.partition(".")[0] in _TRAINER_PACKAGES and name.endswith("Trainer") for name in named if name is not None
+    )
 
 
 def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -286,4 +337,4 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_cast))
     handlers.call_result_listeners["float"] = _note_float32_copy
-    handlers.call_result_listeners.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _note_trained_model))
+    handlers.call_result_listeners["Trainer"] = _note_trained_model

@@ -59,9 +59,17 @@ from .checkpoints import take_state
 from .dtype_choices import trace_dtype_choice
 from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_averaged_elsewhere, note_requires_grad
 from .losses import find_owners
-from .low_parameters import LowModules, emit_created_low, emit_low_by_default, mark_cast_to_float32, set_low
+from .low_parameters import (
+    LowModules,
+    do_nothing,
+    emit_created_low,
+    emit_low_by_default,
+    find_low_dtypes,
+    mark_cast_to_float32,
+    set_low,
+)
 from .overhead import RepeatedCosts, is_compiled_or_low
-from .parts import SUBMODULES, apply_to_parts, do_nothing, find_low_dtypes, list_submodules
+from .parts import SUBMODULES, apply_to_parts, list_submodules
 from .sizes import note_odd_sides
 from .syntax_queries import callee_of, first_argument, keywords_of, last_name
 

@@ -8,15 +8,14 @@ from functools import partial
 
 from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.conditions import Formula
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.containers import SequenceValue
-from ..interpreter.values.definitions import ExternalName, FunctionValue
+from ..interpreter.values.definitions import FunctionValue
 from ..interpreter.values.value import UnknownValue, Value
 from ..project.relevance import LOW_DTYPE_NAMES
-from .low_parameters import CastCopies, mark_cast_to_float32, set_low
+from .low_parameters import CastCopies, do_nothing, find_low_dtypes, mark_cast_to_float32, set_low
 
 #: Methods that iterate over the submodules of a module, with True for pairs of a name and a submodule.
 SUBMODULES = {"modules": False, "children": False, "named_modules": True, "named_children": True}
@@ -25,10 +24,6 @@ _LOW = ("float16", "bfloat16")
 
 class _ModuleParts(dict[int, int]):
     """Modules to which submodules belong: key of the module, by the key of the value of a submodule."""
-
-
-def do_nothing() -> None:
-    """Do nothing in the branch of a choice that casts nothing."""
 
 
 def list_submodules(interp: Interpreter, module: TrackedObject, name: str, node: ast.AST) -> Value:
@@ -65,12 +60,6 @@ def cast_part_to(interp: Interpreter, receiver: Value, args: Iterable[Value], no
     for dtype, condition in chosen:
         run_branches(interp, condition, partial(cast_part, interp, receiver, dtype, node), do_nothing)
     return receiver if chosen else None
-
-
-def find_low_dtypes(args: Iterable[Value]) -> list[tuple[str, Formula]]:
-    """Return the low dtypes that arguments may be, each with its condition."""
-    named = [each for value in args for each in value.alternatives() if isinstance(each, ExternalName)]
-    return [pair for each in named for pair in each.possible_dtypes.items() if pair[0] in _LOW]
 
 
 def write_data(interp: Interpreter, modules: Iterable[int], value: Value, target: ast.AST) -> None:

@@ -609,12 +609,13 @@ class Module:
             scope.used_names.add(AVERAGING)
         if isinstance(value, ast.Lambda):
             words = {tail_name(part.func) for part in walk(value.body) if isinstance(part, ast.Call)} - {""}
-        stored = words if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)) else set[str]()
+        stored = words if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)) else _names_of_torch(value)
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
             elif stored and isinstance(target, ast.Attribute) and target.attr not in stored:
-                # A function in an attribute: ``self.loss = lambda x, y: bce(x, y)`` or ``self.forward = self.run``.
+                # A function or a dtype in an attribute: ``self.loss = lambda x, y: bce(x, y)``,
+                # ``self.forward = self.run``, ``self.dtype = torch.float16 if half else torch.float32``.
                 self.aliases.setdefault(target.attr, set()).update(stored)
 
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
@@ -730,6 +731,8 @@ def _names_of_torch(value: ast.expr) -> set[str]:
             return _names_of_torch(first) | _names_of_torch(second)
         case ast.Dict(values=items) if len(items) <= MAX_ALIAS_TARGETS:
             return set().union(*map(_names_of_torch, items))
+        case ast.Subscript(value=ast.Dict() as table):
+            return _names_of_torch(table)
         case ast.Call(func=ast.Name(id="dict"), keywords=items):
             return set().union(*(_names_of_torch(item.value) for item in items))
         case _:

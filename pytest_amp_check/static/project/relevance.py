@@ -281,6 +281,8 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
     scalers = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role in FRAMEWORKS}
     bits.update(dict.fromkeys(scalers | engines | frameworks.ENTRY_NAMES, _AMP))
+    # Trainers of trl, and subclasses of Trainers, are named like them.
+    bits.update(dict.fromkeys((name for name in module.identifiers if name.endswith("Trainer")), _TRAINER))
     if "FullyShardedDataParallel" in module.identifiers:
         bits["clip_grad_norm_"] = _AMP
     if module.may_train:

@@ -18,6 +18,10 @@ _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 _LOW_DTYPE = (
     rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
 )
+#: A pretrained model is loaded in a dtype that a variable or a dict names.
+_NAMED_DTYPE = (
+    rb"from_pretrained\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*(?!None\b)[A-Za-z_]|[\"']torch_dtype[\"']\s*[:\]]"
+)
 #: A model is loaded in the dtype of its checkpoint.
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
@@ -216,6 +220,8 @@ class Code:
         if not trained:
             return False
         if of_checkpoint or b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
+            return True
+        if b"from_pretrained(" in data and re.search(_NAMED_DTYPE, data):
             return True
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
