@@ -105,7 +105,7 @@ TREES = {
 
             def epoch(self, loader):
                 for i, x in enumerate(loader):
-                    with torch.autocast("cuda"):
+                    with torch.autocast("cuda", dtype=torch.bfloat16):
                         loss = self.model(x).mean()
                     loss.backward()  # AMP301
                     if (i + 1) % self.every == 0:
