@@ -524,3 +524,21 @@ def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_p
     # The same with gradients that are not scaled is right.
     if expected != "step@divided" and "nan" not in after:
         assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **OF_TURNS) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"[grad.div_(np.float32(64)) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(np.float32(1 / 64)) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(np.float32(0.5)) for grad in {GRADS}]", ""),
+        (f"[grad.mul_(np.int64(2)) for grad in {GRADS}]", ""),
+        (f"[grad.fill_(np.float32(0)) for grad in {GRADS}]", "step@discarded"),
+        (f"{CLIP}(model.parameters(), np.float32(1))", "clip@scaled"),
+        (f"{CLIP}(model.parameters(), np.float32(scaler.get_scale()))", ""),
+        (f"{CLIP}(model.parameters(), np.float32('inf'))", "read@scaled"),
+    ],
+)
+def test_numbers_of_numpy_are_numbers(after: str, label: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="import numpy as np", after=after)
+    assert [each[:2] for each in run.findings] == [(label, AFTER)] * bool(label)

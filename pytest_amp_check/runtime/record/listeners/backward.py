@@ -113,9 +113,7 @@ class BackwardListener(Listener):
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._anomaly_mode_reported:
             self._anomaly_mode_reported = True
             anomaly_site = self._anomaly_mode_site or site
-            self.recording.emit(
-                e.Anomaly(anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name or ""})
-            )
+            self.recording.emit(e.Anomaly(anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name}))
 
     @listener_method
     def record_anomaly_mode(self) -> None:

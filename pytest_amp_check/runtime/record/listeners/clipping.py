@@ -51,14 +51,15 @@ class ClippingListener(Listener):
         """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
-        if not owners and not unknown:
+        # torch itself refuses a limit that is no number.
+        if not (owners or unknown) or not is_number(limit):
             return
         site = self.sites.current_site()
         clipped_optimizers = [tracked for key in owners if (tracked := self.registry.find_by_key(key)) is not None]
         for tracked in clipped_optimizers:
             self._gradients.check_gradients(tracked)
             tracked.gradient_marks = []
-        number = plain_number(limit) if is_number(limit) else 1.0
+        number = plain_number(limit)
         if self._is_scaled(number, clipped_optimizers):
             return
         measures_only = math.isinf(number)
@@ -161,8 +162,7 @@ class ClippingListener(Listener):
             self._checked_backwards[site] = live[0].backward
             owners = tuple(tracked.tracked_object.key for tracked in live)
             scaler = self.registry.scaler_of(live[0])
-            scaler_name = "" if scaler is None or scaler.name is None else scaler.name
-            names = {"call": call, "optimizer": live[0].name or "", "scaler": scaler_name}
+            names = {"call": call, "optimizer": live[0].name, "scaler": "" if scaler is None else scaler.name}
             self.recording.emit(e.GradCheck(site, owners=owners, raises=True, names=names))
 
 

@@ -195,8 +195,8 @@ class GradientListener(Listener):
         scaler = self.registry.scaler_of(tracked)
         return {
             "call": SiteText(site),
-            "optimizer": tracked.name or "",
-            "scaler": "" if scaler is None else scaler.name or "",
+            "optimizer": tracked.name,
+            "scaler": "" if scaler is None else scaler.name,
         }
 
     def _record_multiplication(
@@ -246,7 +246,7 @@ class GradientListener(Listener):
                 if value is not None:
                     tracked.windows.record_replacement()
                 if value is not None and tracked.is_scaled and param.grad is not None:
-                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name}
                     self._record_replacement(tracked, site, param.grad, value, names)
 
     @listener_method
@@ -259,7 +259,7 @@ class GradientListener(Listener):
             for key in self.owners_of(tensor):
                 tracked = self.registry.find_by_key(key)
                 if tracked is not None and tracked.is_scaled:
-                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name}
                     self._record_replacement(tracked, site, tensor, value, names)
             self.forget_storages()
 

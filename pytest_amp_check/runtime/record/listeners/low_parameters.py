@@ -110,12 +110,11 @@ class LowPrecisionListener(Listener):
             return
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
         low = [p for p in tracked.params if p.dtype in LOW]
+        if not low or not all(map(torch.equal, self._states_before_step, _random_states())):
+            return
         optimizer = tracked.optimizer()
-        has_drawn = bool(self._states_before_step) and not all(
-            map(torch.equal, self._states_before_step, _random_states())
-        )
-        is_kept = has_drawn or (bool(low) and optimizer is not None and keeps_precision(optimizer, low))
-        if low and not is_kept and not self.report_casts(low) and not is_refused:
+        assert optimizer is not None
+        if not keeps_precision(optimizer, low) and not self.report_casts(low) and not is_refused:
             self._report_older(tracked, low)
 
     def _report_returned(self, tracked: TrackedOptimizer) -> None:
@@ -138,7 +137,7 @@ class LowPrecisionListener(Listener):
         """Report parameters that were low precision before the recording, at the optimizer."""
         older = next(p for p in low if id(p) not in self._cast_events)
         site = tracked.construction_site or self.sites.current_site()
-        names: dict[str, object] = {"optimizer": tracked.name or ""}
+        names: dict[str, object] = {"optimizer": tracked.name}
         self._note_params(low, self._make_event(site, LOW[older.dtype], "before", names))
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
         self.report_casts([older])

@@ -93,9 +93,9 @@ class OptimizerListener(Listener):
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
         self._recomputation.report_cuts(tracked)
-        names = {"optimizer": tracked.name, "call": SiteText(site)}
+        names: dict[str, object] = {"optimizer": tracked.name, "call": SiteText(site)}
         scaler = self.registry.scaler_of(tracked)
-        if scaler is not None and scaler.name is not None:
+        if scaler is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
         self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
@@ -167,7 +167,7 @@ class OptimizerListener(Listener):
         backward = tracked.backward
         # A step with a condition other than a count leaves batches out on purpose.
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
-            names: dict[str, object] = {"optimizer": tracked.name or ""}
+            names: dict[str, object] = {"optimizer": tracked.name}
             self.recording.emit(e.Window(discarded_site, None, tracked.tracked_object.key, how="zero", names=names))
         early_in_autocast = early and self.recording.program.attributes.enters_autocast
         test = (

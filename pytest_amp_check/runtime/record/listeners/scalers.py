@@ -135,7 +135,7 @@ class ScalerListener(Listener):
             return
         for p in tracked.params:
             if p.grad is not None and not bool(torch.isfinite(dense_values(p.grad)).all()):
-                names = {"optimizer": tracked.name or "", "call": SiteText(edit_site)}
+                names = {"optimizer": tracked.name, "call": SiteText(edit_site)}
                 self.recording.emit(e.GradInvalid(edit_site, None, tracked.tracked_object.key, names=names))
                 return
 

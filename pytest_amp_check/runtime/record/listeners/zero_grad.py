@@ -27,7 +27,7 @@ class ClearingListener(Listener):
     def record_optimizer_clear(self, optimizer: Any) -> None:
         tracked = self.registry.track_optimizer(optimizer)
         site = self.sites.current_site()
-        if tracked.name is None:
+        if not tracked.name:
             tracked.name = text_of_optimizer(site, Role.RECEIVER)
         self._record_clear([tracked], site, self.recording.query_source(site, _clear_names))
 
