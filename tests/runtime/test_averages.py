@@ -108,3 +108,16 @@ def test_decays_that_float16_follows_are_right(tmp_path: Path, step: str) -> Non
 )
 def test_an_average_that_moves_is_right(tmp_path: Path, dtype: str, step: str, turns: int) -> None:
     found(tmp_path, dtype, step, turns)
+
+
+def test_a_slow_average_that_begins_at_zero_is_right() -> None:
+    def average() -> None:
+        kept = torch.zeros(4, dtype=torch.bfloat16)
+        for _ in range(8):
+            kept.mul_(1.0 - 2.0**-7)
+            kept.add_(torch.ones(4), alpha=2.0**-7)
+        # Near zero bfloat16 is fine enough.
+        assert kept.float() == pytest.approx([1.0 - (1.0 - 2.0**-7) ** 8] * 4, rel=0.02)
+
+    run = recorded(average)
+    assert (run.failure, run.error, run.findings) == (None, None, [])

@@ -542,3 +542,12 @@ def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_p
 def test_numbers_of_numpy_are_numbers(after: str, label: str, tmp_path: Path) -> None:
     run = seen(tmp_path, setup="import numpy as np", after=after)
     assert [each[:2] for each in run.findings] == [(label, AFTER)] * bool(label)
+
+
+def test_a_limit_that_is_no_number_is_for_torch_to_refuse() -> None:
+    model = torch.nn.Linear(8, 1)
+    with record() as run:
+        model(torch.ones(4, 8)).mean().backward()
+        with pytest.raises(ValueError, match="could not convert string to float"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), "a limit")  # type: ignore[arg-type]
+    assert (run.failure, run.findings) == (None, [])

@@ -35,25 +35,3 @@ def test_a_hook_on_any_of_a_few_parameters_is_seen(hooked: int) -> None:
     assert (run.failure, len(sizes)) == (None, 2)
     assert [finding.label for finding in run.findings] == ["read@scaled"]
     assert run.findings[0].line == read_size.__code__.co_firstlineno + 1
-
-
-def test_a_hook_of_a_parameter_of_two_optimizers_is_reported_once() -> None:
-    torch.manual_seed(0)
-    weight = nn.Parameter(torch.randn(8))
-
-    def bound(grad: torch.Tensor) -> torch.Tensor:
-        return grad.clamp(-0.5, 0.5)
-
-    weight.register_hook(bound)
-    with record() as run:
-        first, second = (torch.optim.SGD([weight], lr=0.1) for _ in range(2))
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-        for optimizer in (first, second):
-            optimizer.zero_grad()
-            scaler.scale((weight * torch.randn(8)).square().sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    assert run.failure is None
-    assert [(finding.label, finding.line) for finding in run.findings] == [
-        ("edit@scaled", bound.__code__.co_firstlineno)
-    ]

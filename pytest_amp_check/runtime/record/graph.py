@@ -43,8 +43,7 @@ def has_nonzero(grad: torch.Tensor | None) -> bool:
 
 
 def storage_pointer(tensor: torch.Tensor) -> int:
-    dense = dense_values(tensor) if tensor.layout == torch.sparse_coo else tensor
-    return dense.untyped_storage().data_ptr()
+    return dense_values(tensor).untyped_storage().data_ptr()
 
 
 def is_number(value: Any) -> bool:

@@ -159,8 +159,8 @@ class Registry:
     def is_within(self, key: int, tracked: TrackedOptimizer) -> bool:
         """Return True if all parameters of an optimizer, given by key, also belong to ``tracked``."""
         other = self.find_by_key(key)
-        ids = {id(p) for p in tracked.params}
-        return other is not None and all(id(p) in ids for p in other.params)
+        assert other is not None
+        return {id(p) for p in other.params} <= {id(p) for p in tracked.params}
 
     def _new_tracked_object(self, role: str, **facts: Any) -> TrackedObject:
         """Return a tracked object for a new optimizer or scaler.

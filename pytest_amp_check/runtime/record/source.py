@@ -163,7 +163,7 @@ def loop_around(site: Site) -> str:
     for frame in reversed(site.list_frames()):
         loops = [node for node in _enclosing_statements(frame) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
         if loops:
-            head = ast.unparse(loops[-1]).split("\n", 1)[0]
+            head, _, _ = ast.unparse(loops[-1]).partition("\n")
             return head.removesuffix(":")
     return ""
 

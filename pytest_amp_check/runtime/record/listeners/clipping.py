@@ -51,9 +51,8 @@ class ClippingListener(Listener):
         """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
-        # torch itself refuses a limit that is no number.
-        if not (owners or unknown) or not is_number(limit):
-            return
+        if not is_number(limit):
+            return  # torch itself refuses the limit
         site = self.sites.current_site()
         clipped_optimizers = [tracked for key in owners if (tracked := self.registry.find_by_key(key)) is not None]
         for tracked in clipped_optimizers:
