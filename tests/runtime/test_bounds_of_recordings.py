@@ -422,7 +422,8 @@ def test_a_decay_and_a_term_that_nearly_complete_each_other_are_an_average(exces
 
 @pytest.mark.parametrize("events", [0, *range(248, 257), 300])
 def test_a_backward_is_checked_after_its_end_however_many_events_wait(events: int) -> None:
-    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    first: Any = nn.Parameter(torch.ones(2))
+    second = nn.Parameter(torch.ones(2))
     in_backward, after = torch.optim.SGD([first], lr=0.1), torch.optim.SGD([second], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
 
