@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
@@ -32,8 +31,6 @@ class ClippingListener(Listener):
     def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
         self._gradients = gradients
-        #: Location of a check that raises for non-finite gradients, to the backward pass of its last report.
-        self._checked_backwards: dict[Site, Event | None] = {}
         #: The latest norms of scaled gradients. A strong reference would keep the graph of a gradient alive.
         self._norm_refs: deque[weakref.ref[torch.Tensor]] = deque(maxlen=MOST)
 
@@ -152,13 +149,8 @@ class ClippingListener(Listener):
         if not live:
             return
         site = self.sites.current_site()
-        call = (
-            self.recording.query_source(site, refusal_text)
-            if self._checked_backwards.get(site) is not live[0].backward
-            else ""
-        )
+        call = self.recording.query_source(site, refusal_text)
         if call:
-            self._checked_backwards[site] = live[0].backward
             owners = tuple(tracked.tracked_object.key for tracked in live)
             scaler = self.registry.scaler_of(live[0])
             names = {"call": call, "optimizer": live[0].name, "scaler": "" if scaler is None else scaler.name}

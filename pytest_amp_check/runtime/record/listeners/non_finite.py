@@ -768,8 +768,6 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
     """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        if len(roots) == 1 and roots[0].numel() == 1:
-            return read_item(roots[0])
         numbers: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(numbers)
 
