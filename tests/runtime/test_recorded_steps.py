@@ -8,6 +8,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -131,6 +132,28 @@ def test_a_scale_that_the_program_sets_itself() -> None:
             scaler.update(scale)
     assert [(step.scale_before, step.scale_after) for step in run.steps] == [(16.0, 16.0), (16.0, 32.0), (32.0, 32.0)]
     assert run.scale_history == [(0, 16.0), (1, 32.0)]
+
+
+@pytest.mark.parametrize(
+    ("roots", "loss"),
+    [
+        (lambda x: [x.sum()], 3.0),
+        (lambda x: [x.sum(), 2.0 * x.sum()], 3.0),
+        (lambda x: [x.sum().reshape(1, 1), x.sum()], 3.0),
+        # The sum, as of losses that are not reduced.
+        (lambda x: [torch.cat([x.flatten(), x.flatten()])], 6.0),
+        (lambda x: [x.half().sum()], 3.0),
+    ],
+)
+def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[Any], list[Any]], loss: float) -> None:
+    model = layer(3.0)
+    optimizer = sgd(model)
+    with record() as run:
+        made = roots(model(ONE))
+        torch.autograd.backward(made, [torch.ones_like(root) for root in made])
+        optimizer.step()
+    assert run.failure is None
+    assert [step.loss for step in run.steps] == [loss]
 
 
 def test_the_loss_of_a_step_is_the_sum_of_its_window() -> None:

@@ -69,12 +69,11 @@ class Registry:
         if tracked.backward is not None and tracked.backward not in pending:
             self._run_checker.adopt_optimizer(key, tracked.backward)
 
-    def refresh_optimizer(self, optimizer: Any) -> None:
+    def refresh_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Read the parameters of an optimizer again after a change."""
         tracked = self.optimizers.get(id(optimizer))
-        alive_optimizer = None if tracked is None else tracked.optimizer()
-        if tracked is not None and alive_optimizer is not None and alive_optimizer is optimizer:
-            tracked.refresh_params(alive_optimizer)
+        if tracked is not None and tracked.optimizer() is optimizer:
+            tracked.refresh_params(optimizer)
             self._register_params(tracked)
 
     def _register_params(self, tracked: TrackedOptimizer) -> None:
