@@ -173,7 +173,7 @@ class OptimizerListener(Listener):
         test = (
             self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
         )
-        if test is not None and test.site is not None:
+        if test is not None:
             names = {"window": test.text}
             self.recording.emit(e.Window(test.site, None, tracked.tracked_object.key, how="early", names=names))
 
