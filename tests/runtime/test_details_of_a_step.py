@@ -551,3 +551,40 @@ def test_a_limit_that_is_no_number_is_for_torch_to_refuse() -> None:
         with pytest.raises(ValueError, match="could not convert string to float"):
             torch.nn.utils.clip_grad_norm_(model.parameters(), "a limit")  # type: ignore[arg-type]
     assert (run.failure, run.findings) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"[grad.div_(scaler.get_scale()) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(1 / scaler.get_scale()) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.div_(1.0) for grad in {GRADS}]", ""),
+        (f"scaler.unscale_(optimizer); [grad.div_(1.0) for grad in {GRADS}]", ""),
+    ],
+)
+def test_a_division_by_a_scale_of_one(after: str, label: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="scaler = torch.amp.GradScaler('cpu', init_scale=1.0)", after=after)
+    assert [each[:2] for each in run.findings] == [(label, AFTER)] * bool(label)
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False), ("0.065", False)]
+)
+def test_a_manual_clip_by_a_limit_that_was_multiplied_by_the_scale(limit: str, is_found: bool, tmp_path: Path) -> None:
+    setup = f"""
+def limit_of(scaler):
+    scaler.get_scale()
+    return {limit}
+
+def clip(grads, limit):
+    [grad.mul_(limit / model.weight.grad.norm()) for grad in grads]
+"""
+    path = tmp_path / "train.py"
+    program = PROGRAM.replace("{setup}", setup).format(
+        **USUAL | {"after": f"clip({GRADS}[:1], limit_of(scaler))"} | OF_TURNS
+    )
+    path.write_text(program, encoding="utf-8")
+    with record() as run:
+        exec(compile(program, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["clip@scaled-by-hand"] * is_found

@@ -168,7 +168,7 @@ class ScalerListener(Listener):
         self._optimizers.note_step(tracked, skipped)
         self._followers.record_step(tracked, optimizer, skipped)
         self._derivatives.record_step(skipped)
-        self._nonfinite.check_skip(tracked, tracked_scaler, optimizer)
+        self._nonfinite.check_skip(tracked, scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
