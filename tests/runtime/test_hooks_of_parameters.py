@@ -103,3 +103,28 @@ def test_a_change_after_the_accumulation_is_one_of_the_optimizer_that_owns_the_g
     assert [(finding.label, finding.message.partition("` ")[0]) for finding in run.findings] == [
         ("edit@scaled", "Gradients of `critic")
     ]
+
+
+@pytest.mark.parametrize("averages", [5, 6])
+def test_hooks_are_examined_in_six_passes(averages: int) -> None:
+    weight, passes = nn.Parameter(torch.tensor([1.0, 2.0, 3.0])), 0
+
+    def bound_late(grad: torch.Tensor) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return grad * 0.5 if passes <= averages else grad.clamp(-0.5, 0.5)
+
+    weight.register_hook(bound_late)
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    found = train(scaler, [optimizer], lambda: weight.pow(3).sum(), passes=averages + 3)
+    assert [label for label, _ in found] == ["edit@scaled"] * (averages < 6)
+
+
+def test_a_hook_that_clips_by_the_norm() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    weight.register_hook(lambda grad: grad * (0.5 / grad.norm()))
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    factors = iter([1.0, 2.0, 3.0])
+    ((label, problem),) = train(scaler, [optimizer], lambda: weight.square().sum() * next(factors), passes=3)
+    assert label == "clip@scaled-by-hand"
+    assert problem.startswith("`this hook` clips gradients")
