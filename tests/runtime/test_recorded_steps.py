@@ -156,6 +156,21 @@ def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[A
     assert [step.loss for step in run.steps] == [loss]
 
 
+def test_a_step_without_a_source_has_usual_names() -> None:
+    program = """
+optimizer.zero_grad()
+scaler.scale(model(ONE).sum()).backward()
+scaler.step(optimizer)
+scaler.update()
+"""
+    model = layer(3.0)
+    names = {"model": model, "optimizer": sgd(model), "scaler": torch.amp.GradScaler("cpu"), "ONE": ONE}
+    with record() as run:
+        exec(compile(program, "no-file.py", "exec"), names)  # noqa: S102 - ours
+    assert run.failure is None
+    assert [(step.optimizer, step.scaler) for step in run.steps] == [("the optimizer", "the scaler")]
+
+
 def test_the_loss_of_a_step_is_the_sum_of_its_window() -> None:
     model = layer(1.0)
     optimizer = sgd(model)

@@ -155,11 +155,10 @@ class Registry:
             self._owners_cache[ids] = frozenset(owners)
         return owners, frozenset([id(p) for p in params if id(p) not in holders and p.grad is not None])
 
-    def is_within(self, key: int, tracked: TrackedOptimizer) -> bool:
-        """Return True if all parameters of an optimizer, given by key, also belong to ``tracked``."""
-        other = self.find_by_key(key)
-        assert other is not None
-        return {id(p) for p in other.params} <= {id(p) for p in tracked.params}
+    def find_sharing(self, tracked: TrackedOptimizer) -> list[TrackedOptimizer]:
+        """Return the optimizers that share parameters with an optimizer."""
+        shares = _shares_of(tracked.tracked_object)
+        return [other for other in self.optimizers.values() if other.tracked_object.key in shares]
 
     def _new_tracked_object(self, role: str, **facts: Any) -> TrackedObject:
         """Return a tracked object for a new optimizer or scaler.
