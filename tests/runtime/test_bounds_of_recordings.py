@@ -441,3 +441,18 @@ def test_a_backward_is_checked_after_its_end_however_many_events_wait(events: in
 
     # Only the end of the backward shows that it reached the second weight.
     assert found(train) == [("plain-step@scaled", True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("samples", "batches", "labels", "is_found"), [(1, 3, 7, True), (2, 3, 7, True), (1, 2, 7, False), (1, 3, 6, False)]
+)
+def test_three_batches_without_an_alignment(samples: int, batches: int, labels: int, is_found: bool) -> None:
+    logits = torch.randn(6, samples, 12, requires_grad=True)
+
+    def train() -> None:
+        for _ in range(batches):
+            targets = torch.arange(1, labels + 1).repeat(samples, 1)
+            lengths = torch.tensor([6] * samples), torch.tensor([labels] * samples)
+            nn.functional.ctc_loss(logits.log_softmax(-1), targets, *lengths, zero_infinity=True)
+
+    assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found

@@ -351,6 +351,9 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         (f"{WEIGHT}.data = {CLAMPED}", "edit@scaled"),
         (f"{WEIGHT}.set_({CLAMPED})", "edit@scaled"),
         (f"{WEIGHT}.copy_({CLAMPED})", "edit@scaled"),
+        (f"{WEIGHT}.addcmul_(torch.ones(1, 8), torch.ones(1, 8))", "edit@scaled"),
+        (f"{WEIGHT}.addcdiv_(torch.ones(1, 8), torch.ones(1, 8), value=2.0)", "edit@scaled"),
+        (f"scaler.unscale_(optimizer); {WEIGHT}.addcmul_(torch.ones(1, 8), torch.ones(1, 8))", None),
         (f"{WEIGHT}[:] = {CLAMPED}", "edit@scaled"),
         (f"torch._foreach_copy_([{WEIGHT}], [{CLAMPED}])", "edit@scaled"),
         (f"{WEIGHT}.copy_({WEIGHT} / scaler.get_scale())", "step@divided"),
@@ -597,3 +600,17 @@ def clip(grads, limit):
         exec(compile(program, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["clip@scaled-by-hand"] * is_found
+
+
+@pytest.mark.parametrize(("condition", "labels"), [("if total < 100:", []), ("for _ in [0]:", ["plain-step@unscaled"])])
+def test_a_step_after_its_scaler_is_gone(condition: str, labels: list[str], tmp_path: Path) -> None:
+    after = "scaler.unscale_(optimizer); total = float(model.weight.grad.norm()); del scaler"
+    step = f"{condition}\n        optimizer.step()\n    scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue"
+    run = seen(tmp_path, after=after, step=step)
+    assert [label for label, _, _ in run.findings] == labels
+
+
+def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> None:
+    # The same batch, and a rate of zero: no two norms that could show a clip.
+    setup = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
+    assert seen(tmp_path, setup=setup, after=f"[grad.mul_(0.5) for grad in {GRADS}]").findings == []

@@ -362,3 +362,20 @@ def test_ops_between_a_backward_and_the_next_forward_are_not_watched(is_method: 
                 torch.autograd.backward(loss)
             modes.append(torch._C._len_torch_function_stack())
     assert modes == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["T", "mT", "H", "real"])
+def test_the_op_is_found_before_an_attribute_of_its_result(form: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            made = model(torch.randn(4, 8)).abs() * float(step != 1)
+            logs = made.log()  # logs
+            loss = getattr(logs, form).mean()
+            del made, logs
+            loss.backward()
+            optimizer.step()
+    assert only(run).line == line_of("logs")

@@ -454,3 +454,19 @@ def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
     (step,) = run.steps
     assert (step.skipped, step.skip_reason) == (True, reason)
     assert step.as_dict()["skip_reason"] == reason
+
+
+def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)
+    kept = {"mean": torch.optim.swa_utils.AveragedModel(model)}
+    with record() as run:
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            kept["mean"].update_parameters(model)
+    assert run.failure is None
+    (message,) = [finding.message for finding in run.findings if finding.code == "AMP403"]
+    assert message.startswith("`kept['mean'].update_parameters` runs although the step of `optimizer` was skipped")
