@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from pytest_amp_check import record
+from pytest_amp_check.runtime.record.cells import CellCode, register_cell
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -195,3 +196,17 @@ def test_a_norm_that_is_read_near_code_with_the_scale(
     program = program.replace("NORM", "kept.append(model.weight.grad.norm().item())")
     labels = [label for _, label in found(tmp_path / "train.py", program)]
     assert labels == ["read@scaled"] * is_found
+
+
+@pytest.mark.parametrize(("cuts", "column"), [((), 9), ((0,), 9), ((0, 4), 13)])
+def test_the_column_in_a_cell_counts_what_is_cut_off_the_line(cuts: tuple[int, ...], column: int) -> None:
+    name = f"<cell with {len(cuts)} cuts>"
+    register_cell(name, CellCode("book.ipynb", 3, cuts))
+    code = "import torch\nscaler = torch.amp.GradScaler('cpu', init_scale=-1.0)\n"
+    with record() as run:
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    ((path, cell, line, found_column),) = [
+        (finding.site.path, finding.site.cell, finding.site.line, finding.site.column) for finding in run.findings
+    ]
+    assert (path, cell, line, found_column) == ("book.ipynb", 3, 2, column)
