@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from marks import marks, places, shown
@@ -108,3 +110,87 @@ def test_decays_that_float16_follows_are_right(tmp_path: Path, step: str) -> Non
 )
 def test_an_average_that_moves_is_right(tmp_path: Path, dtype: str, step: str, turns: int) -> None:
     found(tmp_path, dtype, step, turns)
+
+
+def test_a_slow_average_that_begins_at_zero_is_right() -> None:
+    def average() -> None:
+        kept = torch.zeros(4, dtype=torch.bfloat16)
+        for _ in range(8):
+            kept.mul_(1.0 - 2.0**-7)
+            kept.add_(torch.ones(4), alpha=2.0**-7)
+        # Near zero bfloat16 is fine enough.
+        assert kept.float() == pytest.approx([1.0 - (1.0 - 2.0**-7) ** 8] * 4, rel=0.02)
+
+    run = recorded(average)
+    assert (run.failure, run.error, run.findings) == (None, None, [])
+
+
+Step = Callable[[Any], None]
+
+
+def lerp_to(value: float, weight: float = 1e-4) -> Step:
+    return lambda kept: kept.lerp_(torch.full_like(kept, value), weight)
+
+
+def average_to(distance: float, factor: float, times: float = 1.0) -> Step:
+    """Return a step of an average to weights that are always this many times the average, and this far beyond."""
+
+    def step(kept: Any) -> None:
+        target = kept.float() * times + distance
+        kept.mul_(1.0 - factor)
+        kept.add_(target, alpha=factor)
+
+    return step
+
+
+HALF = torch.float16
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "expected"),
+    [
+        ([1.0] * 4, [lerp_to(2.0)] * 3, ["sum:still"]),
+        ([1.0], [lerp_to(2.0)] * 3, ["sum:still"]),
+        ([1.0] * 4, [lerp_to(2.0)] * 2, []),
+        # A step that changes the average starts the count again.
+        ([1.0] * 4, [lerp_to(2.0, 0.5), lerp_to(2.0), lerp_to(2.0)], []),
+        ([1.0] * 4, [lerp_to(2.0), lerp_to(2.0), lerp_to(2.0, 0.5), lerp_to(2.0)], []),
+        ([1.0] * 4, [lerp_to(2.0, 0.5), lerp_to(2.0), lerp_to(2.0), lerp_to(2.0)], ["sum:still"]),
+        # One element of ten changes, or two.
+        ([2.0**-8, *[1.0] * 9], [lerp_to(2.0)] * 3, ["sum:still"]),
+        ([2.0**-8, 2.0**-8, *[1.0] * 8], [lerp_to(2.0)] * 3, []),
+        # Weights of zero add nothing that could be lost.
+        ([1.0] * 4, [lambda kept: kept.add_(torch.zeros(4), alpha=1e-4)] * 3, []),
+        ([0.0] * 4, [average_to(0.0, 2.0**-7)] * 3, []),
+        # Each step is as wanted, or a gap between numbers where a twentieth of a gap is wanted.
+        ([1.0] * 4, [average_to(0.0, 2.0**-7, times=2.0)] * 3, []),
+        ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 3, ["sum:average"]),
+        ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 2, []),
+    ],
+)
+def test_the_steps_of_an_average(start: list[float], steps: list[Step], expected: list[str]) -> None:
+    def average() -> None:
+        kept = torch.tensor(start, dtype=HALF)
+        for step in steps:
+            step(kept)
+
+    run = recorded(average)
+    assert (run.failure, run.error) == (None, None)
+    assert [finding.label for finding in run.findings] == expected
+
+
+@pytest.mark.parametrize(("others", "is_kept", "is_found"), [(15, True, True), (16, True, False), (16, False, True)])
+def test_averages_are_followed_up_to_a_number_while_they_live(others: int, is_kept: bool, is_found: bool) -> None:
+    def average() -> None:
+        kept = [torch.ones(4, dtype=HALF) for _ in range(others)]
+        for i in range(others):
+            lerp_to(2.0, 0.5)(kept[i])
+        if not is_kept:
+            kept.clear()
+        last = torch.ones(4, dtype=HALF)
+        for _ in range(3):
+            lerp_to(2.0)(last)
+
+    run = recorded(average)
+    assert (run.failure, run.error) == (None, None)
+    assert [finding.label for finding in run.findings] == ["sum:still"] * is_found

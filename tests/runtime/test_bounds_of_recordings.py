@@ -407,3 +407,52 @@ def test_a_checkpoint_is_searched_up_to_a_number_of_objects(others: int, is_foun
         torch.save([*([] for _ in range(others)), of.optimizer.state_dict()], io.BytesIO())
 
     assert found(save) == [("save:no-scaler", True)] * is_found
+
+
+@pytest.mark.parametrize(("excess", "is_found"), [(0.5, True), (0.51, False)])
+def test_a_decay_and_a_term_that_nearly_complete_each_other_are_an_average(excess: float, is_found: bool) -> None:
+    def average() -> None:
+        kept, factor = torch.full((4,), 2.0, dtype=BFLOAT16), 2.0**-7
+        for _ in range(3):
+            kept.mul_(1.0 - (1.0 + excess) * factor)
+            kept.add_(torch.full((4,), 3.0), alpha=factor)
+
+    assert found(average) == [("sum:still", True)] * is_found
+
+
+@pytest.mark.parametrize("events", [0, *range(248, 257), 300])
+def test_a_backward_is_checked_after_its_end_however_many_events_wait(events: int) -> None:
+    first: Any = nn.Parameter(torch.ones(2))
+    second = nn.Parameter(torch.ones(2))
+    in_backward, after = torch.optim.SGD([first], lr=0.1), torch.optim.SGD([second], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step(weight: Any) -> None:
+        in_backward.step()
+        in_backward.zero_grad()
+
+    first.register_post_accumulate_grad_hook(step)
+
+    def train() -> None:
+        for _ in range(events):
+            in_backward.zero_grad()
+        scaler.scale(first.square().sum() + second.square().sum()).backward()
+        after.step()
+
+    # Only the end of the backward shows that it reached the second weight.
+    assert found(train) == [("plain-step@scaled", True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("samples", "batches", "labels", "is_found"), [(1, 3, 7, True), (2, 3, 7, True), (1, 2, 7, False), (1, 3, 6, False)]
+)
+def test_three_batches_without_an_alignment(samples: int, batches: int, labels: int, is_found: bool) -> None:
+    logits = torch.randn(6, samples, 12, requires_grad=True)
+
+    def train() -> None:
+        for _ in range(batches):
+            targets = torch.arange(1, labels + 1).repeat(samples, 1)
+            lengths = torch.tensor([6] * samples), torch.tensor([labels] * samples)
+            nn.functional.ctc_loss(logits.log_softmax(-1), targets, *lengths, zero_infinity=True)
+
+    assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found

@@ -107,6 +107,9 @@ def test_a_file_beside_the_program_that_has_turned_a_region_off_decides(
     off = "mixed = False\nregion = torch.autocast('cpu', enabled=mixed)"
     assert codes(tmp_path, monkeypatch, beside=off) == []
     assert codes(tmp_path, monkeypatch, beside="region = torch.autocast('cpu', enabled=True)") == ["AMP110"]
+    # A region that is not entered, and that is not turned off either.
+    on = "mixed = False\nregion = torch.autocast('cpu', cache_enabled=mixed)"
+    assert codes(tmp_path, monkeypatch, beside=on) == ["AMP110"]
 
 
 RECOMPUTED = """\

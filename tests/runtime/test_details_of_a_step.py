@@ -262,6 +262,7 @@ def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path
         # A batch that is discarded is no part of the next step, in whatever way its gradients are cleared.
         ({"after": "if turn == 1: optimizer.zero_grad(); continue"}, LOSSES[:2]),
         ({"after": "if turn == 1: model.zero_grad(); continue"}, LOSSES[:2]),
+        ({"after": "if turn == 1: model.weight.grad = model.bias.grad = None; continue"}, LOSSES[:2]),
         ({"after": "if turn == 1: continue"}, LOSSES[:2]),
         (
             {"step": "scaler.step(optimizer); optimizer.zero_grad(); optimizer.step()"},
@@ -349,6 +350,13 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         (f"{WEIGHT} = {CLAMPED}", "edit@scaled"),
         (f"{WEIGHT}.data = {CLAMPED}", "edit@scaled"),
         (f"{WEIGHT}.set_({CLAMPED})", "edit@scaled"),
+        (f"{WEIGHT}.copy_({CLAMPED})", "edit@scaled"),
+        (f"{WEIGHT}.addcmul_(torch.ones(1, 8), torch.ones(1, 8))", "edit@scaled"),
+        (f"{WEIGHT}.addcdiv_(torch.ones(1, 8), torch.ones(1, 8), value=2.0)", "edit@scaled"),
+        (f"scaler.unscale_(optimizer); {WEIGHT}.addcmul_(torch.ones(1, 8), torch.ones(1, 8))", None),
+        (f"{WEIGHT}[:] = {CLAMPED}", "edit@scaled"),
+        (f"torch._foreach_copy_([{WEIGHT}], [{CLAMPED}])", "edit@scaled"),
+        (f"{WEIGHT}.copy_({WEIGHT} / scaler.get_scale())", "step@divided"),
         (f"{WEIGHT} = {WEIGHT} * 2", None),
         (f"{WEIGHT} = {WEIGHT}.clone()", None),
         (f"{WEIGHT} = torch.zeros(1, 8)", None),
@@ -364,6 +372,10 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         (f"torch._foreach_div_({GRADS}, scaler.get_scale())", "step@divided"),
         (f"{WEIGHT}.zero_(); model.bias.grad.zero_()", "step@discarded"),
         (f"torch._foreach_zero_({GRADS})", "step@discarded"),
+        (f"scaler.unscale_(optimizer); torch._foreach_zero_({GRADS})", "step@discarded"),
+        (f"scaler.unscale_(optimizer); [grad.fill_(0) for grad in {GRADS}]", "step@discarded"),
+        (f"scaler.unscale_(optimizer); {WEIGHT} = model.bias.grad = None", "step@discarded"),
+        (f"scaler.unscale_(optimizer); {WEIGHT}.zero_()", None),
         (f"{WEIGHT}.sign_()", "edit@scaled"),
         (f"{WEIGHT}.sub_({WEIGHT}.mean())", "edit@scaled"),
         (f"{WEIGHT}.lerp_(torch.ones(1, 8), 0.5)", "edit@scaled"),
@@ -524,3 +536,81 @@ def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_p
     # The same with gradients that are not scaled is right.
     if expected != "step@divided" and "nan" not in after:
         assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **OF_TURNS) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"[grad.div_(np.float32(64)) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(np.float32(1 / 64)) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(np.float32(0.5)) for grad in {GRADS}]", ""),
+        (f"[grad.mul_(np.int64(2)) for grad in {GRADS}]", ""),
+        (f"[grad.fill_(np.float32(0)) for grad in {GRADS}]", "step@discarded"),
+        (f"{CLIP}(model.parameters(), np.float32(1))", "clip@scaled"),
+        (f"{CLIP}(model.parameters(), np.float32(scaler.get_scale()))", ""),
+        (f"{CLIP}(model.parameters(), np.float32('inf'))", "read@scaled"),
+    ],
+)
+def test_numbers_of_numpy_are_numbers(after: str, label: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="import numpy as np", after=after)
+    assert [each[:2] for each in run.findings] == [(label, AFTER)] * bool(label)
+
+
+def test_a_limit_that_is_no_number_is_for_torch_to_refuse() -> None:
+    model = torch.nn.Linear(8, 1)
+    with record() as run:
+        model(torch.ones(4, 8)).mean().backward()
+        with pytest.raises(ValueError, match="could not convert string to float"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), "a limit")  # type: ignore[arg-type]
+    assert (run.failure, run.findings) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"[grad.div_(scaler.get_scale()) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.mul_(1 / scaler.get_scale()) for grad in {GRADS}]", "step@divided"),
+        (f"[grad.div_(1.0) for grad in {GRADS}]", ""),
+        (f"scaler.unscale_(optimizer); [grad.div_(1.0) for grad in {GRADS}]", ""),
+    ],
+)
+def test_a_division_by_a_scale_of_one(after: str, label: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="scaler = torch.amp.GradScaler('cpu', init_scale=1.0)", after=after)
+    assert [each[:2] for each in run.findings] == [(label, AFTER)] * bool(label)
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False), ("0.065", False)]
+)
+def test_a_manual_clip_by_a_limit_that_was_multiplied_by_the_scale(limit: str, is_found: bool, tmp_path: Path) -> None:
+    setup = f"""
+def limit_of(scaler):
+    scaler.get_scale()
+    return {limit}
+
+def clip(grads, limit):
+    [grad.mul_(limit / model.weight.grad.norm()) for grad in grads]
+"""
+    path = tmp_path / "train.py"
+    program = PROGRAM.replace("{setup}", setup).format(
+        **USUAL | {"after": f"clip({GRADS}[:1], limit_of(scaler))"} | OF_TURNS
+    )
+    path.write_text(program, encoding="utf-8")
+    with record() as run:
+        exec(compile(program, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["clip@scaled-by-hand"] * is_found
+
+
+@pytest.mark.parametrize(("condition", "labels"), [("if total < 100:", []), ("for _ in [0]:", ["plain-step@unscaled"])])
+def test_a_step_after_its_scaler_is_gone(condition: str, labels: list[str], tmp_path: Path) -> None:
+    after = "scaler.unscale_(optimizer); total = float(model.weight.grad.norm()); del scaler"
+    step = f"{condition}\n        optimizer.step()\n    scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue"
+    run = seen(tmp_path, after=after, step=step)
+    assert [label for label, _, _ in run.findings] == labels
+
+
+def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> None:
+    # The same batch, and a rate of zero: no two norms that could show a clip.
+    setup = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
+    assert seen(tmp_path, setup=setup, after=f"[grad.mul_(0.5) for grad in {GRADS}]").findings == []

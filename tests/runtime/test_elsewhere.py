@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import warnings
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - needs torch, as all below do
 
 from pytest_amp_check import record  # noqa: E402
+from pytest_amp_check.runtime.ranks.rank_reports import make_rank_report  # noqa: E402
 
 dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
@@ -277,3 +279,46 @@ def test_a_skipped_step_leaves_out_what_post_local_sgd_averages(skip: int) -> No
 @pytest.mark.parametrize("own", [False, True])
 def test_weights_of_one_process_are_averaged_with_no_other(*, own: bool) -> None:
     assert codes_of_local_sgd(own=own) == []
+
+
+def is_in_group(*, destroys: bool = False) -> bool:
+    """Return True if a run that steps a scaler reports a group of processes."""
+    model = nn.Linear(8, 2)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    with record() as run:
+        scaler.scale(model(torch.ones(4, 8)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if destroys:
+            dist.destroy_process_group()
+    assert run.failure is None
+    return make_rank_report(run, 0).in_process_group
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_step_in_a_group_of_two_processes() -> None:
+    assert is_in_group()
+
+
+def test_a_step_in_a_group_that_is_destroyed_before_the_end() -> None:
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    assert is_in_group(destroys=True)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_step_in_a_group_of_one_process() -> None:
+    assert not is_in_group()
+
+
+def test_a_step_without_a_group() -> None:
+    assert not is_in_group()
+
+
+def test_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torch.distributed.fsdp.sharded_grad_scaler"
+    monkeypatch.setattr(name, sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    with record() as run:
+        importlib.import_module(name).ShardedGradScaler("cpu", init_scale=-1.0)
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["scaler:zero-scale"]

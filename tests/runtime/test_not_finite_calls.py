@@ -345,3 +345,37 @@ def test_a_gradient_that_is_not_finite_behind_a_finite_loss(inputs: int, outputs
         optimizer.step()
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["not-finite:gradient"]
+
+
+@pytest.mark.parametrize("is_method", [True, False])
+def test_ops_between_a_backward_and_the_next_forward_are_not_watched(is_method: bool) -> None:
+    model = nn.Linear(8, 4)
+    # A function mode on torch's stack makes every op slower, and makes torch compile code again.
+    modes: list[int] = []
+    with record(model):
+        for _ in range(2):
+            loss = model(torch.randn(4, 8)).square().mean()
+            modes.append(torch._C._len_torch_function_stack())
+            if is_method:
+                loss.backward()
+            else:
+                torch.autograd.backward(loss)
+            modes.append(torch._C._len_torch_function_stack())
+    assert modes == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["T", "mT", "H", "real"])
+def test_the_op_is_found_before_an_attribute_of_its_result(form: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            made = model(torch.randn(4, 8)).abs() * float(step != 1)
+            logs = made.log()  # logs
+            loss = getattr(logs, form).mean()
+            del made, logs
+            loss.backward()
+            optimizer.step()
+    assert only(run).line == line_of("logs")

@@ -208,3 +208,20 @@ def test_losses_are_scripted_while_a_run_is_recorded_and_after_it(loss: str) -> 
         assert torch.equal(inside(x, y), expected)
     assert torch.equal(torch.jit.script(module)(x, y), expected)
     assert torch.equal(inside(x, y), expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_scripted_part_hides_the_dtype_of_its_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # TorchScript makes a single node of a function from its third call on.
+    scripted = """\
+@torch.jit.script
+def activate(x):
+    return (x * x).sigmoid() * x
+
+for _ in range(3):
+    activate(torch.ones(4, 1, requires_grad=True))
+"""
+    body = LOOP.format(turns=2, around="contextlib.nullcontext()")
+    assert found(tmp_path, monkeypatch, scripted + body) == [(4 + scripted.count("\n"), "AMP110")]
+    body = body.replace("(output, y)", "(activate(output), y)")
+    assert found(tmp_path, monkeypatch, scripted + body) == []

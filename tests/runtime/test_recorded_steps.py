@@ -8,6 +8,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -131,6 +132,43 @@ def test_a_scale_that_the_program_sets_itself() -> None:
             scaler.update(scale)
     assert [(step.scale_before, step.scale_after) for step in run.steps] == [(16.0, 16.0), (16.0, 32.0), (32.0, 32.0)]
     assert run.scale_history == [(0, 16.0), (1, 32.0)]
+
+
+@pytest.mark.parametrize(
+    ("roots", "loss"),
+    [
+        (lambda x: [x.sum()], 3.0),
+        (lambda x: [x.sum(), 2.0 * x.sum()], 3.0),
+        (lambda x: [x.sum().reshape(1, 1), x.sum()], 3.0),
+        # The sum, as of losses that are not reduced.
+        (lambda x: [torch.cat([x.flatten(), x.flatten()])], 6.0),
+        (lambda x: [x.half().sum()], 3.0),
+    ],
+)
+def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[Any], list[Any]], loss: float) -> None:
+    model = layer(3.0)
+    optimizer = sgd(model)
+    with record() as run:
+        made = roots(model(ONE))
+        torch.autograd.backward(made, [torch.ones_like(root) for root in made])
+        optimizer.step()
+    assert run.failure is None
+    assert [step.loss for step in run.steps] == [loss]
+
+
+def test_a_step_without_a_source_has_usual_names() -> None:
+    program = """
+optimizer.zero_grad()
+scaler.scale(model(ONE).sum()).backward()
+scaler.step(optimizer)
+scaler.update()
+"""
+    model = layer(3.0)
+    names = {"model": model, "optimizer": sgd(model), "scaler": torch.amp.GradScaler("cpu"), "ONE": ONE}
+    with record() as run:
+        exec(compile(program, "no-file.py", "exec"), names)  # noqa: S102 - ours
+    assert run.failure is None
+    assert [(step.optimizer, step.scaler) for step in run.steps] == [("the optimizer", "the scaler")]
 
 
 def test_the_loss_of_a_step_is_the_sum_of_its_window() -> None:
@@ -416,3 +454,19 @@ def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
     (step,) = run.steps
     assert (step.skipped, step.skip_reason) == (True, reason)
     assert step.as_dict()["skip_reason"] == reason
+
+
+def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)
+    kept = {"mean": torch.optim.swa_utils.AveragedModel(model)}
+    with record() as run:
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            kept["mean"].update_parameters(model)
+    assert run.failure is None
+    (message,) = [finding.message for finding in run.findings if finding.code == "AMP403"]
+    assert message.startswith("`kept['mean'].update_parameters` runs although the step of `optimizer` was skipped")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import unittest
 from typing import Any
 
 import pytest
@@ -77,3 +78,20 @@ def test_a_second_step_that_is_refused_and_passed_over() -> None:
             training.scaler.step(training.optimizer)
         training.scaler.update()
     assert codes(run) == ["AMP206"]
+
+
+@pytest.mark.parametrize("is_matched", [False, True])
+def test_a_second_unscale_that_a_unittest_expects_to_be_refused(is_matched: bool) -> None:
+    case = unittest.TestCase()
+    with record() as run:
+        training = Training()
+        training.scaler.unscale_(training.optimizer)
+        if is_matched:
+            with case.assertRaisesRegex(RuntimeError, "already been called"):  # noqa: PT027 - as in a unittest
+                training.scaler.unscale_(training.optimizer)
+        else:
+            with case.assertRaises(RuntimeError):  # noqa: PT027 - as in a unittest
+                training.scaler.unscale_(training.optimizer)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == []

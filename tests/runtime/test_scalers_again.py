@@ -58,6 +58,12 @@ def test_a_scaler_for_each_epoch_is_named(make: str, tmp_path: Path) -> None:
     assert "`self.scaler` is constructed again in every iteration of `for _ in range(3)`" in message
 
 
+def test_a_scaler_without_a_name_or_a_loop(tmp_path: Path) -> None:
+    make = "setattr(self, 'scaler', torch.amp.GradScaler('cpu'))  # AMP208"
+    message = check(tmp_path, make, "training = Training()\n[training.epoch() for _ in range(3)]")
+    assert "the scaler is constructed again in every iteration of the loop that uses it" in message
+
+
 @pytest.mark.parametrize(
     ("make", "run"),
     [

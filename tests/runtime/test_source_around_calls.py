@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from pytest_amp_check import record
+from pytest_amp_check.runtime.record.cells import CellCode, register_cell
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -135,3 +136,77 @@ def test_the_expression_that_rounds_angles(tmp_path: Path, angles: str, label: s
     assert found(tmp_path / "train.py", PRODUCT.format(angles=angles)) == [
         (7 if label.endswith("radians") else 6, label)
     ]
+
+
+def test_the_column_in_a_line_with_letters_of_several_bytes_is_unknown(tmp_path: Path) -> None:
+    columns = {}
+    for name in ("größe", "size"):
+        body = f"    {name} = x.half()\n    torch.sin({name})\n"
+        program = f"import torch\n\ndef call(x):\n{body}\ncall(torch.tensor([9000.0]))\n"
+        path = tmp_path / f"{name}.py"
+        path.write_text(program, encoding="utf-8")
+        with record() as run:
+            exec(compile(program, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+        (columns[name],) = [(finding.line, finding.site.column) for finding in run.findings]
+    assert columns == {"größe": (4, 0), "size": (4, 11)}
+
+
+READ = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+kept = []
+{first}
+{second}
+    {body}
+    {last}
+for i in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(1, 2)).sum()
+    scaler.scale(loss).backward()
+    read()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "body", "last", "is_found"),
+    [
+        ("pass", "def read():", "NORM", "pass", True),
+        # Of the code in other functions nothing is known, and of that in the same function nothing is reported.
+        ("scaler.get_scale()", "def read():", "NORM", "pass", True),
+        ("pass", "def read(scale=scaler.get_scale()):", "NORM", "pass", False),
+        ("pass", "def read():", "NORM", "kept.append(scaler.get_scale())", False),
+        ("pass", "def read():", "kept.append(model.weight.grad.norm().item() / scaler.get_scale())", "pass", False),
+        ("scale = 8.0", "def read():", "NORM", "pass", True),
+        ("pass", "def read():", "scale = 8.0", "NORM", False),
+        ("pass", "def read(scale=8.0):", "NORM", "pass", False),
+        ("pass", "def read(init_scale=8.0):", "NORM", "pass", True),
+    ],
+)
+def test_a_norm_that_is_read_near_code_with_the_scale(
+    tmp_path: Path, first: str, second: str, body: str, last: str, is_found: bool
+) -> None:
+    program = READ.format(first=first, second=second, body=body, last=last)
+    program = program.replace("NORM", "kept.append(model.weight.grad.norm().item())")
+    labels = [label for _, label in found(tmp_path / "train.py", program)]
+    assert labels == ["read@scaled"] * is_found
+
+
+@pytest.mark.parametrize(("cuts", "column"), [((), 9), ((0,), 9), ((0, 4), 13)])
+def test_the_column_in_a_cell_counts_what_is_cut_off_the_line(cuts: tuple[int, ...], column: int) -> None:
+    name = f"<cell with {len(cuts)} cuts>"
+    register_cell(name, CellCode("book.ipynb", 3, cuts))
+    code = "import torch\nscaler = torch.amp.GradScaler('cpu', init_scale=-1.0)\n"
+    with record() as run:
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    ((path, cell, line, found_column),) = [
+        (finding.site.path, finding.site.cell, finding.site.line, finding.site.column) for finding in run.findings
+    ]
+    assert (path, cell, line, found_column) == ("book.ipynb", 3, 2, column)

@@ -65,6 +65,11 @@ def test_the_sum_is_named_where_the_term_is_added() -> None:
         pytest.param(
             torch.zeros((), dtype=BFLOAT16), [x for one in ones(500) for x in (one, -one)], "+=", id="terms that cancel"
         ),
+        pytest.param(torch.ones((), dtype=BFLOAT16), [256.0, -256.0] * 20, "+=", id="large terms that cancel"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), [0.0] * 40, "+=", id="zeros"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), [1.001] * 20, "+=", id="a rounding of each term"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), [0.5] * 40, "sub_", id="halves"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), [one / 2 for one in ones(40)], "sub_", id="tensors of halves"),
     ],
 )
 def test_sums_that_are_right(total: Any, terms: list[Any], how: str) -> None:
@@ -86,6 +91,28 @@ def test_what_cannot_be_followed_is_left_alone() -> None:
         assert torch.vmap(total)(torch.zeros(2, dtype=BFLOAT16)).tolist() == [256.0, 256.0]
     assert run.failure is None
     assert run.findings == []
+
+
+def test_a_sum_is_checked_again_when_its_terms_have_doubled() -> None:
+    # After 16 terms the sum is right, after 32 terms it is not.
+    assert added(torch.tensor(236.0, dtype=BFLOAT16), ones(33)) == ["AMP508"]
+    assert added(torch.tensor(236.0, dtype=BFLOAT16), ones(32)) == []
+
+
+def test_a_sum_that_starts_anew_from_a_large_value_is_followed_again() -> None:
+    total = torch.zeros((), dtype=BFLOAT16)
+
+    def add(count: int) -> None:
+        nonlocal total
+        for _ in range(count):
+            total += 1.0
+
+    with record() as run:
+        add(20)
+        total.fill_(256.0)
+        add(17)
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == ["AMP508"]
 
 
 def counted(dtype: Any, each: int, how: str = "index_add_", value: float = 1.0) -> list[str]:
@@ -142,6 +169,40 @@ def test_counts_of_integers_that_are_right() -> None:
     assert tokens(FLOAT16, 100, 20) == []
     assert tokens(torch.float32, 150, 20) == []
     assert tokens(FLOAT16, 1500, 20, is_new=True) == []  # each batch counts anew
+    assert tokens(FLOAT16, 2500, 20, is_new=True) == []
+    assert tokens(FLOAT16, 0, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("each", "turns", "is_found"),
+    # After 2, 4 and 8 additions, the largest integer up to which float16 holds all is 2048.
+    [(1024, 1, False), (1024, 2, True), (1023, 2, False), (700, 3, False), (700, 4, True), (400, 7, False)],
+)
+def test_counts_of_integers_are_checked_when_the_additions_have_doubled(each: int, turns: int, is_found: bool) -> None:
+    assert len(tokens(FLOAT16, each, turns)) == is_found
+
+
+def test_counts_without_an_element_are_right() -> None:
+    load = torch.zeros(0, dtype=FLOAT16)
+    with record() as run:
+        for _ in range(4):
+            load += torch.zeros(0, dtype=torch.int64)
+    assert (run.failure, run.findings) == (None, [])
+
+
+@pytest.mark.parametrize(("others", "is_kept", "is_found"), [(255, True, True), (256, True, False), (256, False, True)])
+def test_counts_are_followed_up_to_a_number_while_they_live(others: int, is_kept: bool, is_found: bool) -> None:
+    kept = [torch.zeros(2, dtype=FLOAT16) for _ in range(others)]
+    with record() as run:
+        for i in range(others):
+            kept[i] += torch.ones(2, dtype=torch.int64)
+        if not is_kept:
+            kept.clear()
+        load = torch.zeros(2, dtype=FLOAT16)
+        for _ in range(2):
+            load += torch.full((2,), 1024)
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["sum:count"] * is_found
 
 
 def test_the_sum_and_its_gradient_are_what_they_are_without_a_recording() -> None:

@@ -374,6 +374,19 @@ def train(model, loader, optimizer):
         penalty.backward()
         optimizer.step()
 """
+for given in ("False", "enabled=False", "enabled=not 1"):
+    PROGRAMS[f"a backward in a region of float8 that is off: {given}"] = f"""\
+import torch
+import transformer_engine.pytorch as te
+
+def train(model, loader, optimizer):
+    for x in loader:
+        optimizer.zero_grad()
+        with te.fp8_autocast({given}):
+            loss = model(x).mean()
+            loss.backward()
+        optimizer.step()
+"""
 NESTED = """\
 import contextlib
 

@@ -196,6 +196,7 @@ def test_methods_and_nested_functions_of_a_class() -> None:
         ("A.named()", False),
         ("A.through()", True),
         ("A.round()", False),
+        ("A.enter()", False),
         ("a.plain(3)", False),
     ],
 )
@@ -214,6 +215,8 @@ def test_a_class_of_which_a_function_uses_a_method(call: str, *, named: bool) ->
             def round(cls): return cls.again()
             @classmethod
             def again(cls): return cls.round()
+            @classmethod
+            def enter(cls): return cls.round()
         def f(a):
             {call}
         """

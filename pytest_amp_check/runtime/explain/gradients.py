@@ -38,7 +38,7 @@ def explain_missing_gradients(raised: RaisedError, recorder: Recorder) -> list[E
 def _explain_optimizer(
     raised: RaisedError, recorder: Recorder, tracked: TrackedOptimizer, optimizer: torch.optim.Optimizer
 ) -> Explanation:
-    names: dict[str, object] = {"optimizer": tracked.name or "", "call": SiteText(raised.site)}
+    names: dict[str, object] = {"optimizer": tracked.name, "call": SiteText(raised.site)}
     params = [p for group in optimizer.param_groups for p in group["params"]]
     final_step = TraceStep(raised.site, "the scaler steps the optimizer, and finds no gradient")
     if not any(p.requires_grad for p in params):
@@ -151,8 +151,8 @@ def _names_of_reached(recorder: Recorder, tracked: TrackedOptimizer) -> Iterator
         ids = frozenset(map(id, other.params))
         if other is not tracked and ids not in seen and any(p.grad is not None for p in other.params):
             seen.add(ids)
-            name = str(other.name or "")
-            yield "another optimizer" if name in ("", str(tracked.name or "")) else name
+            name = str(other.name)
+            yield "another optimizer" if name in ("", str(tracked.name)) else name
 
 
 def _find_graph_cuts(raised: RaisedError, backward_event: Event) -> Iterator[Origin]:

@@ -27,7 +27,7 @@ def explain_half_parameters(raised: RaisedError, recorder: Recorder) -> Sequence
     if recorder.weights.low_precision.report_casts(half_params):
         return ()
     names: dict[str, object] = {
-        "optimizer": tracked.name or "",
+        "optimizer": tracked.name,
         "call": SiteText(raised.site),
         "parameters": format_parameter_names(half_params, raised.frames),
     }

@@ -105,7 +105,7 @@ def explain_partial_sharding(raised: RaisedError, recorder: Recorder) -> Sequenc
     if not unsharded_params or len(unsharded_params) == len(tracked.params):
         return None
     names: dict[str, object] = {
-        "optimizer": tracked.name or "",
+        "optimizer": tracked.name,
         "parameters": format_parameter_names(unsharded_params, raised.frames),
     }
     return [Explanation("raised:half-sharded", raised.site, names)]

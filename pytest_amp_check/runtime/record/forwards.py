@@ -43,7 +43,8 @@ def float32_products(losses: Iterable[torch.Tensor], start_number: int) -> list[
     """
     products = []
     for node in iter_nodes(losses, FAR):
-        if isinstance(node, BackwardCFunction) or "::" in type(node).__name__:
+        # A CppFunction is a node of TorchScript, or of a Function of an extension.
+        if isinstance(node, BackwardCFunction) or type(node).__name__ == "CppFunction":
             return []
         node_dtypes = set(output_dtypes(node))
         if not node_dtypes.isdisjoint(LOW):

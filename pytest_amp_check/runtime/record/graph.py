@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -42,12 +43,12 @@ def has_nonzero(grad: torch.Tensor | None) -> bool:
 
 
 def storage_pointer(tensor: torch.Tensor) -> int:
-    dense = dense_values(tensor) if tensor.layout == torch.sparse_coo else tensor
-    return dense.untyped_storage().data_ptr()
+    return dense_values(tensor).untyped_storage().data_ptr()
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    """Return True for a real number, also of numpy, and for a tensor with one element."""
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, Real)
 
 
 def plain_number(value: Any) -> float:

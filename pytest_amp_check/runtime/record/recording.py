@@ -60,8 +60,9 @@ class _RecordingChecker(RunChecker):
             for key, old, new in zip(self.optimizer_keys, states_before, states_after, strict=False):
                 if old.grads != new.grads:
                     self.gradient_history.record_state(key, new.grads)
-        if is_step and event.object is not None:
-            self.gradient_history.record_step(event.object, (event.names or {}).get("optimizer"))
+        if is_step:
+            assert event.object is not None
+            self.gradient_history.record_step(event.object, event.names["optimizer"])
 
     def adopt_optimizer(self, optimizer: int, event: Event) -> None:
         super().adopt_optimizer(optimizer, event)

@@ -69,12 +69,11 @@ class Registry:
         if tracked.backward is not None and tracked.backward not in pending:
             self._run_checker.adopt_optimizer(key, tracked.backward)
 
-    def refresh_optimizer(self, optimizer: Any) -> None:
+    def refresh_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Read the parameters of an optimizer again after a change."""
         tracked = self.optimizers.get(id(optimizer))
-        alive_optimizer = None if tracked is None else tracked.optimizer()
-        if tracked is not None and alive_optimizer is not None and alive_optimizer is optimizer:
-            tracked.refresh_params(alive_optimizer)
+        if tracked is not None and tracked.optimizer() is optimizer:
+            tracked.refresh_params(optimizer)
             self._register_params(tracked)
 
     def _register_params(self, tracked: TrackedOptimizer) -> None:
@@ -156,11 +155,10 @@ class Registry:
             self._owners_cache[ids] = frozenset(owners)
         return owners, frozenset([id(p) for p in params if id(p) not in holders and p.grad is not None])
 
-    def is_within(self, key: int, tracked: TrackedOptimizer) -> bool:
-        """Return True if all parameters of an optimizer, given by key, also belong to ``tracked``."""
-        other = self.find_by_key(key)
-        ids = {id(p) for p in tracked.params}
-        return other is not None and all(id(p) in ids for p in other.params)
+    def find_sharing(self, tracked: TrackedOptimizer) -> list[TrackedOptimizer]:
+        """Return the optimizers that share parameters with an optimizer."""
+        shares = _shares_of(tracked.tracked_object)
+        return [other for other in self.optimizers.values() if other.tracked_object.key in shares]
 
     def _new_tracked_object(self, role: str, **facts: Any) -> TrackedObject:
         """Return a tracked object for a new optimizer or scaler.

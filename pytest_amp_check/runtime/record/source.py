@@ -78,8 +78,8 @@ class SiteText:
             inner = None if is_cut else _backward_root(call)
             if not isinstance(inner, ast.Call) or not _scales_loss(inner):
                 return str(SourceText(inner)) if inner is not None and self.role is Role.INNER_ARGUMENT else ""
-            return str(_text_of_role(inner, _INNER[self.role], self.keyword) or "")
-        return str(_text_of_role(call, self.role, self.keyword) or "")
+            return _text_of_role(inner, _INNER[self.role], self.keyword)
+        return _text_of_role(call, self.role, self.keyword)
 
 
 def _scales_loss(call: ast.Call) -> bool:
@@ -108,21 +108,22 @@ def _backward_root(call: ast.Call) -> ast.expr | None:
     return argument.elts[0] if isinstance(argument, (ast.List, ast.Tuple)) and len(argument.elts) == 1 else argument
 
 
-def _text_of_role(call: ast.Call, role: Role, keyword: str) -> SourceText | None:
+def _text_of_role(call: ast.Call, role: Role, keyword: str) -> str:
+    """Return the text of a part of a call, or "" if the call has no such part."""
     if role is Role.CALL:
-        return SourceText(call.func)
+        return str(SourceText(call.func))
     if role not in _NUMBERS:
         method = call.func if isinstance(call.func, ast.Attribute) else None
         if method is None or (role is Role.OPTIMIZER and method.attr not in _OF_OPTIMIZERS):
-            return None
-        return SourceText(method.value)
+            return ""
+        return str(SourceText(method.value))
     number = _NUMBERS[role]
     named = next((k.value for k in call.keywords if k.arg == keyword), None)
     value = call.args[number] if len(call.args) > number else named
     if role is Role.MODULE:
         func = value.func if isinstance(value, ast.Call) else None
         value = func.value if isinstance(func, ast.Attribute) and func.attr == "parameters" else None
-    return SourceText(value) if value is not None else None
+    return "" if value is None else str(SourceText(value))
 
 
 def _parse_site(site: Site) -> ast.AST | None:
@@ -163,7 +164,7 @@ def loop_around(site: Site) -> str:
     for frame in reversed(site.list_frames()):
         loops = [node for node in _enclosing_statements(frame) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
         if loops:
-            head = ast.unparse(loops[-1]).split("\n", 1)[0]
+            head, _, _ = ast.unparse(loops[-1]).partition("\n")
             return head.removesuffix(":")
     return ""
 
@@ -195,7 +196,7 @@ class ContextText:
         entered = _parse_site(self.site)
         if isinstance(entered, ast.With):
             return ast.unparse(entered.items[0].context_expr) if len(entered.items) == 1 else ""
-        return line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
+        return text_at(self.site)
 
 
 def text_at(site: Site) -> str:
@@ -383,17 +384,17 @@ def _is_constant_condition(condition: ast.expr, path: str) -> bool:
 
 
 class WindowPredicate(NamedTuple):
-    """The condition at the end of an accumulation window: location and source text.
+    """The condition at the end of an accumulation window: location and source text."""
 
-    The site is None without a condition.
-    """
-
-    site: Site | None
+    site: Site
     text: str
 
 
-def find_window_predicate(site: Site) -> WindowPredicate:
-    """Return the comparison with a remainder on which a location depends, directly or by an earlier ``continue``."""
+def find_window_predicate(site: Site) -> WindowPredicate | None:
+    """Return the comparison with a remainder on which a location depends, directly or by an earlier ``continue``.
+
+    None if there is none.
+    """
     for frame in reversed(site.list_frames()):
         statements = list(_enclosing_statements(frame))
         for node in reversed(statements):
@@ -404,7 +405,7 @@ def find_window_predicate(site: Site) -> WindowPredicate:
                 is_continue = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
                 if is_continue and each.lineno < frame.line and _compares_remainder(each.test):
                     return _make_window_predicate(frame, each.test)
-    return WindowPredicate(None, "")
+    return None
 
 
 def _make_window_predicate(frame: Site, condition: ast.expr) -> WindowPredicate:
@@ -454,27 +455,26 @@ def mentions_scale(site: Site) -> bool:
 
     Such a function may divide gradients by the scale.
     """
-    lines = linecache.getlines(site.path)
-    function = _enclosing_function(site)
-    first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
-    return any("get_scale" in line for line in lines[first - 1 : last])
+    return "get_scale" in _text_around(site)
 
 
 def uses_scale(site: Site) -> bool:
     """Return True if the function around a location has a value of a loss scale, apart from the calls of a scaler."""
+    return _SCALE_VALUE.search(_text_around(site)) is not None
+
+
+def _text_around(site: Site) -> str:
+    """Return the text of the innermost function around a location, or of the file."""
     lines = linecache.getlines(site.path)
     function = _enclosing_function(site)
-    first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
-    return any(_SCALE_VALUE.search(line) for line in lines[first - 1 : last])
+    return "".join(lines if function is None else lines[function.lineno - 1 : function.end_lineno])
 
 
 def reads_gradient(site: Site) -> bool:
     """Return True if a call computes with a ``grad`` attribute, as ``p.grad.norm().item()`` does."""
-    node = _parse_site(site)
-    called = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)} if node is not None else set()
-    return node is not None and any(
-        isinstance(each, ast.Attribute) and each.attr == "grad" and id(each) not in called for each in ast.walk(node)
-    )
+    nodes = list(ast.walk(_parse_site(site) or ast.Module([], [])))
+    called = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
+    return any(isinstance(each, ast.Attribute) and each.attr == "grad" and id(each) not in called for each in nodes)
 
 
 def chooses_autocast(site: Site) -> bool:
@@ -521,14 +521,12 @@ def _compares_remainder(condition: ast.expr) -> bool:
 
 def _parse_module(path: str) -> ast.Module:
     """Return the syntax tree of a file, or an empty module if the file cannot be read or parsed."""
-    # A SystemError is a bug of CPython 3.11 deep in the stack; the same text parses at the second attempt.
-    for _ in range(2):
+    text = "".join(linecache.getlines(path))
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, SystemError):
         try:
-            return ast.parse("".join(linecache.getlines(path)))
-        except (SyntaxError, ValueError, RecursionError):
-            break
-        except SystemError:
-            continue
+            return ast.parse(text)
+        except SystemError:  # a bug of CPython 3.11 deep in the stack; the same text parses at the second attempt
+            return ast.parse(text)
     return ast.Module([], [])
 
 

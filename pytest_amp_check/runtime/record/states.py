@@ -89,7 +89,7 @@ class GradientHistory:
                 )
         optimizers = [
             {
-                "name": str(self._optimizer_names[key] or "") or "the optimizer",
+                "name": str(self._optimizer_names[key]) or "the optimizer",
                 "spans": [list(span) for span in self._step_spans[key]],
             }
             for key in keys

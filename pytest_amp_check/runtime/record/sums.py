@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Literal, NamedTuple
+from collections.abc import MutableMapping
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 #: Largest number of sums that are tracked at once.
 KEPT = 256
@@ -41,15 +43,14 @@ def can_observe(tensor: torch.Tensor) -> bool:
 class RunningSum:
     """A tensor with one element to which terms are added in place."""
 
-    __slots__ = ("absolute_sum", "exact_sum", "tensor_ref", "term_count", "version")
+    __slots__ = ("absolute_sum", "check_count", "exact_sum", "term_count", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor_ref = weakref.ref(tensor)
         self.restart(tensor)
 
     def restart(self, tensor: torch.Tensor) -> None:
         """Start again from the current value."""
-        self.term_count = 0
+        self.term_count, self.check_count = 0, FIRST
         self.exact_sum = tensor.detach().float().reshape(())
         self.absolute_sum = self.exact_sum.abs()
         self.version = tensor._version
@@ -64,8 +65,9 @@ class RunningSum:
 
     def has_lost(self, tensor: torch.Tensor) -> bool:
         """Return True if a check is due and the tensor has lost too much of its terms. Waits for the device."""
-        if self.term_count < FIRST or self.term_count & (self.term_count - 1):
+        if self.term_count < self.check_count:
             return False
+        self.check_count *= 2
         error = (self.exact_sum - tensor.detach().float().reshape(())).abs()
         return bool(torch.isfinite(error) & (error > LOST * self.absolute_sum))
 
@@ -74,16 +76,14 @@ class RunningSums:
     """The running sums of a recording."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, RunningSum] = {}
+        self._sums: MutableMapping[torch.Tensor, RunningSum] = WeakIdKeyDictionary()
 
     def record_addition(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
         """Record that a term was added to a tensor in place. Return True if the sum has lost too much."""
-        running_sum = self._sums.get(id(tensor))
-        if running_sum is None or running_sum.tensor_ref() is not tensor:
-            if len(self._sums) >= KEPT:
-                self._sums = {key: entry for key, entry in self._sums.items() if entry.tensor_ref() is not None}
+        running_sum = self._sums.get(tensor)
+        if running_sum is None:
             if len(self._sums) < KEPT:
-                self._sums[id(tensor)] = RunningSum(tensor)
+                self._sums[tensor] = RunningSum(tensor)
             return False
         if running_sum.version + 1 != tensor._version:
             # Other code has changed the tensor, for example a new epoch that starts from zero.
@@ -107,23 +107,14 @@ class RunningAverages:
 
     def __init__(self) -> None:
         self._look_count = 0
-        #: ``id`` of a tensor to a reference and the number of consecutive unchanged steps.
-        self._still_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        #: Tensor to the number of its consecutive steps that were lost.
+        self._lost_counts: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
         #: The latest decay, until its step is complete.
         self._decay: Decay | None = None
 
     def should_look(self, tensor: torch.Tensor) -> bool:
         """Return True if the next step of a tensor should be checked: few tensors, each in several steps."""
-        if self._look_count >= LOOKS:
-            return False
-        if self._find_count(tensor) is not None or len(self._still_counts) < FOLLOWED:
-            return True
-        self._still_counts = {key: entry for key, entry in self._still_counts.items() if entry[0]() is not None}
-        return len(self._still_counts) < FOLLOWED
-
-    def _find_count(self, tensor: torch.Tensor) -> int | None:
-        reference, count = self._still_counts.get(id(tensor), (None, 0))
-        return count if reference is not None and reference() is tensor else None
+        return self._look_count < LOOKS and (tensor in self._lost_counts or len(self._lost_counts) < FOLLOWED)
 
     def note_decay(self, tensor: torch.Tensor, value_before: torch.Tensor, factor: float) -> None:
         """Note that a tensor was multiplied by a decay, the first half of a step of an average."""
@@ -131,10 +122,11 @@ class RunningAverages:
 
     def find_loss(
         self, tensor: torch.Tensor, value_before: torch.Tensor, term: torch.Tensor, factor: float
-    ) -> Literal["", "still", "average"]:
-        """Return how repeated non-zero terms, multiplied by a factor, were lost: the tensor stands still, or strays.
+    ) -> bool | None:
+        """Return how repeated non-zero terms, multiplied by a factor, were lost, or None if they were not.
 
-        A decay and a term that complete each other are one step of an average.
+        True: the tensor stands still. False: it strays. A decay and a term that complete each other are one step of an
+        average.
         """
         self._look_count += 1
         is_average = False
@@ -143,26 +135,24 @@ class RunningAverages:
             decay is not None
             and decay.tensor_ref() is tensor
             and decay.version + 1 == tensor._version
-            and 0.0 < factor <= SLOW
+            and factor <= SLOW
             and abs(decay.factor + factor - 1.0) <= FOLLOWS * factor
             and term.shape == tensor.shape
         ):
             value_before = decay.value_before
-            is_average = _is_lost(value_before, tensor.detach(), term.detach(), factor)
+            is_average = _strays(value_before, tensor.detach(), term.detach(), factor)
         changed, moved = int((tensor.detach() != value_before).sum()), int((term.detach() != 0).sum())
         is_still = moved > 0 and changed <= FEW * moved
-        count = (self._find_count(tensor) or 0) + 1 if is_still or is_average else 0
-        self._still_counts[id(tensor)] = (weakref.ref(tensor), count)
-        if count != STILL:
-            return ""
-        return "still" if is_still else "average"
+        count = self._lost_counts.get(tensor, 0) + 1 if is_still or is_average else 0
+        self._lost_counts[tensor] = count
+        return is_still if count == STILL else None
 
 
-def _is_lost(before: torch.Tensor, after: torch.Tensor, target: torch.Tensor, factor: float) -> bool:
+def _strays(before: torch.Tensor, after: torch.Tensor, target: torch.Tensor, factor: float) -> bool:
     """Return True if rounding outweighs the step of an average toward a target. May wait for the device."""
     wanted = factor * (target.float() - before.float())
-    error, size = (after.float() - before.float() - wanted).norm(), wanted.norm()
-    return bool((size > 0) & torch.isfinite(error) & (error > FOLLOWS * size))
+    error = (after.float() - before.float() - wanted).norm()
+    return bool(error > FOLLOWS * wanted.norm())
 
 
 class LowCounts:
@@ -183,18 +173,18 @@ class IntegerSums:
     """Low-precision tensors to which integers are added in place, as counts of tokens or samples."""
 
     def __init__(self) -> None:
-        #: ``id`` of a tensor to a reference and the number of additions.
-        self._term_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        #: Tensor to the number of additions.
+        self._term_counts: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
 
     def is_inexact(self, tensor: torch.Tensor) -> bool:
-        """Return True if a check is due and the tensor no longer holds all integers. May wait for the device."""
-        reference, count = self._term_counts.get(id(tensor), (None, 0))
-        count = count + 1 if reference is not None and reference() is tensor else 1
-        if count == 1 and len(self._term_counts) >= KEPT:
-            self._term_counts = {key: entry for key, entry in self._term_counts.items() if entry[0]() is not None}
-            if len(self._term_counts) >= KEPT:
-                return False
-        self._term_counts[id(tensor)] = (weakref.ref(tensor), count)
-        if count & (count - 1) or count == 1 or not tensor.numel():
+        """Return True if a check is due and the tensor no longer holds all integers. May wait for the device.
+
+        A check is due after 2, 4, 8 and so on additions. After one, the tensor may be a copy of the integers.
+        """
+        if tensor not in self._term_counts and len(self._term_counts) >= KEPT:
+            return False
+        count = self._term_counts.get(tensor, 0) + 1
+        self._term_counts[tensor] = count
+        if count == 1 or count.bit_count() > 1 or not tensor.numel():
             return False
         return bool(tensor.detach().abs().max() >= 2.0 / torch.finfo(tensor.dtype).eps)

@@ -31,8 +31,8 @@ class TrackedOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer, tracked_object: TrackedObject) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.tracked_object = tracked_object
-        #: The source text of the optimizer, and the location of its construction. None if unknown.
-        self.name: SiteText | None = None
+        #: The source text of the optimizer, "" if unknown, and the location of its construction, None if unknown.
+        self.name: SiteText | str = ""
         self.construction_site: Site | None = None
         self.params: list[torch.Tensor] = []
         self.sentinels: list[torch.Tensor] = []
@@ -103,8 +103,8 @@ class TrackedScaler:
     def __init__(self, scaler: Any, tracked_object: TrackedObject) -> None:
         self.scaler = weakref.ref(scaler)
         self.tracked_object = tracked_object
-        #: The source text of the scaler, or None.
-        self.name: SiteText | None = None
+        #: The source text of the scaler, "" if unknown.
+        self.name: SiteText | str = ""
         self.scale = ONE
         #: True if the program read the scale since the last update.
         self.has_read_scale = False

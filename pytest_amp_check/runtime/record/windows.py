@@ -35,7 +35,7 @@ class Windows:
         #: True if the first window was seen from its beginning.
         self.is_complete = False
         self._first_sizes: list[int] = []
-        self._last_pattern: tuple[Site, Site, int] | None = None
+        self._last_pattern: tuple[Site | None, Site | None, int] | None = None
         self._alike_count = 0
         self._begin_window()
 
@@ -88,31 +88,18 @@ class Windows:
         The location is None unless enough consecutive windows lost micro-batches there. The first window is early if it
         held one micro-batch and the following windows held more.
         """
-        backward_site, clear_site, passes, lost_count, has_microbatch = (
-            self._backward_site,
-            self._clear_site,
-            self._pass_count,
-            self._lost_count,
-            self._has_microbatch,
-        )
-        is_conclusive = backward_site is not None and not self._is_inconclusive
-        self._begin_window()
+        passes, lost_count, is_conclusive = self._pass_count, self._lost_count, not self._is_inconclusive
         # If all micro-batches are lost, the step has no gradients, which is another mistake. If several are lost at
         # once, a whole window was discarded.
-        single = has_microbatch and passes == lost_count + 1
-        pattern = (
-            (backward_site, clear_site, lost_count)
-            if is_conclusive and backward_site is not None and clear_site is not None and single
-            else None
-        )
-        self._alike_count = (
-            self._alike_count + 1 if pattern is not None and pattern == self._last_pattern else int(pattern is not None)
-        )
+        is_lossy = is_conclusive and self._has_microbatch and 0 < lost_count == passes - 1
+        pattern = (self._backward_site, self._clear_site, lost_count) if is_lossy else None
+        clear_site = self._clear_site
+        self._begin_window()
+        self._alike_count = 0 if pattern is None else self._alike_count + 1 if pattern == self._last_pattern else 1
         self._last_pattern = pattern
+        is_early = False
         if len(self._first_sizes) < FIRST:
             self._first_sizes.append(passes if is_conclusive and not lost_count else 0)
             first, *others = self._first_sizes
             is_early = self.is_complete and len(others) == FIRST - 1 and first == 1 < others[0] == others[-1]
-        else:
-            is_early = False
         return (clear_site if self._alike_count == ALIKE else None), is_early

@@ -131,10 +131,9 @@ def _check_applied(interp: Interpreter, cls: Class, args: Args) -> None:
 
 def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw, *, assumed: bool = False) -> None:
     site = _site_of_method(interp, flaw.method)
-    names = {
-        "function": cls.name,
-        "call": SourceText(flaw.unanalyzed_call.func) if flaw.unanalyzed_call is not None else "",
-    }
+    names: dict[str, object] = {"function": cls.name}
+    if flaw.unanalyzed_call is not None:
+        names["call"] = SourceText(flaw.unanalyzed_call.func)
     applied = flaw.mixed_inputs is not None
     interp.emit_at(e.CustomFunction(site, None, how=flaw.label, applied=applied, assumed=assumed, names=names))
 

@@ -58,14 +58,14 @@ def _returns_float32(code: bytes) -> bool:
 
 def _computes_in_region(code: bytes) -> bool:
     """Return True if code computes log-probabilities in the block of an autocast."""
-    outside = -1
+    outside: int | None = None
     for line in code.split(b"\n"):
         text = line.lstrip()
         depth = len(line) - len(text)
-        if text and depth <= outside:
-            outside = -1
-        if outside < 0 and _AUTOCAST.match(line) is not None and _DISABLED.search(line) is None:
+        if text and outside is not None and depth <= outside:
+            outside = None
+        if outside is None and _AUTOCAST.match(line) is not None and _DISABLED.search(line) is None:
             outside = depth
-        elif outside >= 0 and _LOG_PROBABILITY.search(line) is not None:
+        elif outside is not None and _LOG_PROBABILITY.search(line) is not None:
             return True
     return False

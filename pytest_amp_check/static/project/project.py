@@ -431,7 +431,7 @@ class Project:
 
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
     """Yield the directories from the directory of a file up to the top of its project or package."""
-    around = [top for top, _ in tops if directory == top or directory.startswith(os.path.join(top, ""))]
+    around = [top for top, _ in tops if os.path.join(directory, "").startswith(os.path.join(top, ""))]
     last = package_top(min(around, key=len) if around else directory)
     for above in source_files.folders_upward(directory):
         yield above

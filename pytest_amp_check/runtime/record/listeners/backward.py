@@ -50,9 +50,8 @@ class BackwardListener(Listener):
         self._leaves_by_site: dict[int, frozenset[int]] = {}
         #: Ids of locations of backwards through a Function of the program.
         self._own_function_site_ids: set[int] = set()
-        #: Location at which anomaly detection was last enabled; and True once it was reported.
+        #: Location at which anomaly detection was last enabled.
         self._anomaly_mode_site: Site | None = None
-        self._anomaly_mode_reported = False
         #: Number of passes that began at each location, finished or not.
         self.begun_counts: dict[Site, int] = {}
 
@@ -110,12 +109,9 @@ class BackwardListener(Listener):
 
     def _report_anomaly_mode(self, site: Site, scaler: TrackedScaler) -> None:
         """Report enabled anomaly detection, at the location that enabled it if known."""
-        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._anomaly_mode_reported:
-            self._anomaly_mode_reported = True
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             anomaly_site = self._anomaly_mode_site or site
-            self.recording.emit(
-                e.Anomaly(anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name or ""})
-            )
+            self.recording.emit(e.Anomaly(anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name}))
 
     @listener_method
     def record_anomaly_mode(self) -> None:

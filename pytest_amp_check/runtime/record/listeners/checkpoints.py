@@ -104,4 +104,4 @@ class CheckpointListener(Listener):
 
 
 def _name_of(tracked: TrackedOptimizer | TrackedScaler, default: str) -> str:
-    return str(tracked.name or "") or default
+    return str(tracked.name) or default

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
@@ -32,8 +31,6 @@ class ClippingListener(Listener):
     def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
         self._gradients = gradients
-        #: Location of a check that raises for non-finite gradients, to the backward pass of its last report.
-        self._checked_backwards: dict[Site, Event | None] = {}
         #: The latest norms of scaled gradients. A strong reference would keep the graph of a gradient alive.
         self._norm_refs: deque[weakref.ref[torch.Tensor]] = deque(maxlen=MOST)
 
@@ -51,14 +48,14 @@ class ClippingListener(Listener):
         """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
-        if not owners and not unknown:
-            return
+        if not is_number(limit):
+            return  # torch itself refuses the limit
         site = self.sites.current_site()
         clipped_optimizers = [tracked for key in owners if (tracked := self.registry.find_by_key(key)) is not None]
         for tracked in clipped_optimizers:
             self._gradients.check_gradients(tracked)
             tracked.gradient_marks = []
-        number = plain_number(limit) if is_number(limit) else 1.0
+        number = plain_number(limit)
         if self._is_scaled(number, clipped_optimizers):
             return
         measures_only = math.isinf(number)
@@ -152,17 +149,11 @@ class ClippingListener(Listener):
         if not live:
             return
         site = self.sites.current_site()
-        call = (
-            self.recording.query_source(site, refusal_text)
-            if self._checked_backwards.get(site) is not live[0].backward
-            else ""
-        )
+        call = self.recording.query_source(site, refusal_text)
         if call:
-            self._checked_backwards[site] = live[0].backward
             owners = tuple(tracked.tracked_object.key for tracked in live)
             scaler = self.registry.scaler_of(live[0])
-            scaler_name = "" if scaler is None or scaler.name is None else scaler.name
-            names = {"call": call, "optimizer": live[0].name or "", "scaler": scaler_name}
+            names = {"call": call, "optimizer": live[0].name, "scaler": "" if scaler is None else scaler.name}
             self.recording.emit(e.GradCheck(site, owners=owners, raises=True, names=names))
 
 

@@ -73,8 +73,8 @@ class StepFollowersListener(Listener):
             self._emit_followed(tracked, found_inf, str(SiteText(self.sites.current_site())) or "the step", "left-out")
 
     def _emit_followed(self, tracked: TrackedOptimizer, found_inf: FoundInf, call: str, how: str = "followed") -> None:
-        names: dict[str, object] = {"call": call, "optimizer": tracked.name or ""}
-        if tracked.scaler is not None and tracked.scaler.name is not None:
+        names: dict[str, object] = {"call": call, "optimizer": tracked.name}
+        if tracked.scaler is not None:
             names["scaler"] = tracked.scaler.name
         optimizer = tracked.tracked_object.key
         self.recording.emit(

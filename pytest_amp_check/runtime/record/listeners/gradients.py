@@ -86,10 +86,7 @@ class GradientListener(Listener):
             tracked.windows.record_replacement()
         names = self._names_of_edit(tracked, site)
         if effect in ("divide", "multiply") and is_number(operand):
-            value = plain_number(operand)
-            self._record_multiplication(
-                tracked, site, 1 / value if effect == "divide" and value else value, grad, names
-            )
+            self._record_multiplication(tracked, site, _factor_of(effect, operand), grad, names)
         elif not tracked.is_scaled:
             return
         elif effect == "replace":
@@ -160,8 +157,7 @@ class GradientListener(Listener):
             if effect == "edit" or (effect == "fill" and not _is_scale_free(operand)):
                 self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
             elif effect in ("divide", "multiply") and is_number(operand):
-                value = plain_number(operand)
-                self._is_clipped(tracked, site, 1 / value if effect == "divide" and value else value, tensor, names)
+                self._is_clipped(tracked, site, _factor_of(effect, operand), tensor, names)
 
     @listener_method
     def record_number_in_hook(self) -> None:
@@ -195,8 +191,8 @@ class GradientListener(Listener):
         scaler = self.registry.scaler_of(tracked)
         return {
             "call": SiteText(site),
-            "optimizer": tracked.name or "",
-            "scaler": "" if scaler is None else scaler.name or "",
+            "optimizer": tracked.name,
+            "scaler": "" if scaler is None else scaler.name,
         }
 
     def _record_multiplication(
@@ -246,7 +242,7 @@ class GradientListener(Listener):
                 if value is not None:
                     tracked.windows.record_replacement()
                 if value is not None and tracked.is_scaled and param.grad is not None:
-                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name}
                     self._record_replacement(tracked, site, param.grad, value, names)
 
     @listener_method
@@ -259,7 +255,7 @@ class GradientListener(Listener):
             for key in self.owners_of(tensor):
                 tracked = self.registry.find_by_key(key)
                 if tracked is not None and tracked.is_scaled:
-                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name}
                     self._record_replacement(tracked, site, tensor, value, names)
             self.forget_storages()
 
@@ -349,6 +345,12 @@ def _any_nonzero(params: list[torch.Tensor]) -> bool:
 def _is_scale_free(value: Any) -> bool:
     """Return True if a fill value does not depend on the scale: zero, or a deliberate overflow."""
     return is_number(value) and (plain_number(value) == 0 or not math.isfinite(plain_number(value)))
+
+
+def _factor_of(effect: str, operand: Any) -> float:
+    """Return the factor by which "divide" or "multiply" changes a gradient. A division by 0 leaves no factor: 0."""
+    value = plain_number(operand)
+    return 1 / value if effect == "divide" and value else value
 
 
 def _is_divided(old: torch.Tensor, new: torch.Tensor, scale: float) -> bool:

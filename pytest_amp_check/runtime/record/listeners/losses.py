@@ -88,11 +88,10 @@ class LossListener(Listener):
     @listener_method
     def record_low_average(self, tensor: torch.Tensor, before: torch.Tensor, term: Any, factor: float) -> None:
         """Record a small change of a low-precision tensor, as in averages."""
-        how = self._averages.find_loss(tensor, before, term, factor) if isinstance(term, torch.Tensor) else ""
-        if how:
+        is_still = self._averages.find_loss(tensor, before, term, factor) if isinstance(term, torch.Tensor) else None
+        if is_still is not None:
             site = self.sites.current_site()
             names = {"sum": SiteText(site, Role.RECEIVER)}
-            is_still = how == "still"
             self.recording.emit(
                 e.LowSum(
                     site,

@@ -65,13 +65,14 @@ class LowPrecisionListener(Listener):
     @listener_method
     def record_parameter(self, module: torch.nn.Module, param: torch.Tensor) -> None:
         """Record a new low-precision parameter of a module."""
-        by_default = self._default_site is not None and torch.get_default_dtype() is param.dtype
-        site = self._default_site if by_default and self._default_site is not None else self.sites.current_site()
+        site, how = self._default_site, "default"
+        if site is None or torch.get_default_dtype() is not param.dtype:
+            site, how = self.sites.current_site(), "made"
         dtype = LOW[param.dtype]
         event = self._creation_events.get((id(site), dtype))
         if event is None:
             names: dict[str, object] = {"module": type(module).__name__, "call": SiteText(site)}
-            event = self._make_event(site, dtype, "default" if by_default else "made", names)
+            event = self._make_event(site, dtype, how, names)
             self._creation_events[id(site), dtype] = event
         self._note_params([param], event)
 
@@ -110,12 +111,11 @@ class LowPrecisionListener(Listener):
             return
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
         low = [p for p in tracked.params if p.dtype in LOW]
+        if not low or not all(map(torch.equal, self._states_before_step, _random_states())):
+            return
         optimizer = tracked.optimizer()
-        has_drawn = bool(self._states_before_step) and not all(
-            map(torch.equal, self._states_before_step, _random_states())
-        )
-        is_kept = has_drawn or (bool(low) and optimizer is not None and keeps_precision(optimizer, low))
-        if low and not is_kept and not self.report_casts(low) and not is_refused:
+        assert optimizer is not None
+        if not keeps_precision(optimizer, low) and not self.report_casts(low) and not is_refused:
             self._report_older(tracked, low)
 
     def _report_returned(self, tracked: TrackedOptimizer) -> None:
@@ -126,10 +126,11 @@ class LowPrecisionListener(Listener):
         trained = self.recording.program.attributes.trained_modules
         for p in tracked.params if self._casts_after_step else ():
             event = self._casts_after_step.get(id(p))
-            if event is None or event.subject is None or p.dtype in LOW:
+            if event is None or p.dtype in LOW:
                 continue
             del self._casts_after_step[id(p)]
             if event.subject not in trained and can_observe(p) and _is_rounded(p, event.dtype):
+                assert event.subject is not None
                 event.trained, event.returns = False, True
                 trained.add(event.subject)
                 self.recording.run_checker.add_event(event)
@@ -138,7 +139,7 @@ class LowPrecisionListener(Listener):
         """Report parameters that were low precision before the recording, at the optimizer."""
         older = next(p for p in low if id(p) not in self._cast_events)
         site = tracked.construction_site or self.sites.current_site()
-        names: dict[str, object] = {"optimizer": tracked.name or ""}
+        names: dict[str, object] = {"optimizer": tracked.name}
         self._note_params(low, self._make_event(site, LOW[older.dtype], "before", names))
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
         self.report_casts([older])
@@ -153,7 +154,8 @@ class LowPrecisionListener(Listener):
         for p in params:
             event = self._cast_events.get(id(p))
             is_all_known = is_all_known and event is not None
-            if event is not None and event.subject is not None and event.subject not in trained:
+            if event is not None and event.subject not in trained:
+                assert event.subject is not None
                 trained.add(event.subject)
                 self.recording.run_checker.add_event(event)
         return is_all_known

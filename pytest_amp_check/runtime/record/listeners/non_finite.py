@@ -27,7 +27,7 @@ from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..sums import can_observe
 from ..tape import Slot, Tape, TapedCall, user_frame
-from ..tracked import TrackedOptimizer, TrackedScaler
+from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 from .overflows import OverflowListener
 from .weights import WeightListener
@@ -305,7 +305,8 @@ class NonFiniteListener(Listener):
         self._last_backward, self._last_check = ended, None
         is_scaled = running.event.subject is not None
         if ended is None or ended.loss_value is None:
-            if ended is not None and self._running_root is not None:
+            if self._running_root is not None:
+                assert ended is not None
                 self._start_check(ended._replace(is_scaled=is_scaled), running, optimizers)
             else:
                 self._tape.clear()
@@ -424,21 +425,19 @@ class NonFiniteListener(Listener):
             self._preparation_start, self._forward_start = self._tape.next_serial, None
             self._watch_ops()
 
-    def check_skip(
-        self, tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def check_skip(self, tracked: TrackedOptimizer, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         """Examine a step that a scaler applied, or skipped because of its scale or a non-finite gradient."""
-        found_inf, scaler = tracked.last_found_inf, tracked_scaler.scaler()
+        found_inf = tracked.last_found_inf
         readings = self.recording.deferred_values
         if not found_inf.is_known:
             # The device decides about the step of a fused optimizer, and nothing has waited for it.
             readings.run_when_known(functools.partial(self._note_outcome, found_inf))
             # A graph that is being captured cannot be asked.
-            if scaler is not None and self._last_check is not None and self._may_report and readings.can_fetch:
+            if self._last_check is not None and self._may_report and readings.can_fetch:
                 self._defer_skip(self._last_check, tracked, scaler, optimizer)
             return
         self._note_outcome(found_inf)
-        if not found_inf or self._last_backward is None or scaler is None or not self._may_report:
+        if not found_inf or not self._may_report:
             return
         if self._last_check is not None:
             # A skip waits for the device anyway. The count of skips in a row has to include this one.
@@ -446,8 +445,7 @@ class NonFiniteListener(Listener):
             self._last_backward = self._last_check.known_backward()
             if readings.can_fetch:
                 readings.fetch_all()
-        tracker = scaler._growth_tracker
-        self._examine_skip(tracked, scaler, optimizer, 0 if tracker is None else int(read_item(tracker)))
+        self._examine_skip(tracked, scaler, optimizer, int(read_item(scaler._growth_tracker)))
 
     def _defer_skip(
         self, check: PendingCheck, tracked: TrackedOptimizer, scaler: Any, optimizer: torch.optim.Optimizer
@@ -663,9 +661,10 @@ class NonFiniteListener(Listener):
 
     def _is_worth_reporting(self, cause: NonFiniteCause) -> bool:
         """Return True if a loss that a scaler skips is more than a large number."""
-        value = self._last_backward.loss_value if self._last_backward is not None else None
         if cause.label == "unexplained":
-            return value is not None and math.isnan(value)
+            assert self._last_backward is not None
+            assert self._last_backward.loss_value is not None
+            return math.isnan(self._last_backward.loss_value)
         return cause.exemption not in (OF_LARGE, INTENDED)
 
 
@@ -768,8 +767,6 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
     """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        if len(roots) == 1 and roots[0].numel() == 1:
-            return read_item(roots[0])
         numbers: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(numbers)
 

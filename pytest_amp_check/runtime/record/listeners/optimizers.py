@@ -93,9 +93,9 @@ class OptimizerListener(Listener):
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
         self._recomputation.report_cuts(tracked)
-        names = {"optimizer": tracked.name, "call": SiteText(site)}
+        names: dict[str, object] = {"optimizer": tracked.name, "call": SiteText(site)}
         scaler = self.registry.scaler_of(tracked)
-        if scaler is not None and scaler.name is not None:
+        if scaler is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
         self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
@@ -167,13 +167,13 @@ class OptimizerListener(Listener):
         backward = tracked.backward
         # A step with a condition other than a count leaves batches out on purpose.
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
-            names: dict[str, object] = {"optimizer": tracked.name or ""}
+            names: dict[str, object] = {"optimizer": tracked.name}
             self.recording.emit(e.Window(discarded_site, None, tracked.tracked_object.key, how="zero", names=names))
         early_in_autocast = early and self.recording.program.attributes.enters_autocast
         test = (
             self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
         )
-        if test is not None and test.site is not None:
+        if test is not None:
             names = {"window": test.text}
             self.recording.emit(e.Window(test.site, None, tracked.tracked_object.key, how="early", names=names))
 

@@ -70,7 +70,7 @@ class PenaltyListener(Listener):
         if scaled_loss is None:
             return
         site = self.sites.current_site()
-        names: dict[str, object] = {"scaler": scaled_loss.scaler.name or "", "call": SiteText(site)}
+        names: dict[str, object] = {"scaler": scaled_loss.scaler.name, "call": SiteText(site)}
         event = e.Penalty(site, names=names)
         self._new_penalties.append(
             Penalty(event, [grad for grad in find_tensors(grads) if grad.grad_fn is not None], scaled_loss.scale)

@@ -37,11 +37,9 @@ class ReplicaListener(Listener):
         self.averages_gradients = self.averages_gradients or not joined
 
     def record_step(self) -> None:
-        """Record the process group before a scaler's step."""
-        if not self.is_grouped:
-            self.is_grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-            if self.is_grouped:
-                self.rank = dist.get_rank()
+        """Record the process group before a scaler's step. The group may be destroyed before the end of the run."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            self.is_grouped, self.rank = True, dist.get_rank()
 
     @listener_method
     def record_comm_hook(self, hook: Any) -> None:

@@ -45,7 +45,7 @@ class ScalerConstructionListener(Listener):
                 callable=name,
                 arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
                 excess=max(0, len(args) - len(entry.parameters)),
-                names={"call": SiteText(site), "scaler": "the scaler"},
+                names={"call": SiteText(site)},
             )
         )
 
@@ -76,7 +76,7 @@ class ScalerConstructionListener(Listener):
         is_fresh = scaler not in self._loaded_scalers and has_constant_argument(event.site, "init_scale")
         if is_fresh and tracked.scaler.scaler() is not scaler:
             event.again = True
-            names = {"scaler": assigned_name(event.site) or "the scaler", "loop": loop_around(event.site)}
+            names = {"scaler": assigned_name(event.site), "loop": loop_around(event.site)}
             event.names = {**event.names, **names}
             self.recording.run_checker.check_event(event)
 

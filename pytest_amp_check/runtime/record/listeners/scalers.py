@@ -135,7 +135,7 @@ class ScalerListener(Listener):
             return
         for p in tracked.params:
             if p.grad is not None and not bool(torch.isfinite(dense_values(p.grad)).all()):
-                names = {"optimizer": tracked.name or "", "call": SiteText(edit_site)}
+                names = {"optimizer": tracked.name, "call": SiteText(edit_site)}
                 self.recording.emit(e.GradInvalid(edit_site, None, tracked.tracked_object.key, names=names))
                 return
 
@@ -168,7 +168,7 @@ class ScalerListener(Listener):
         self._optimizers.note_step(tracked, skipped)
         self._followers.record_step(tracked, optimizer, skipped)
         self._derivatives.record_step(skipped)
-        self._nonfinite.check_skip(tracked, tracked_scaler, optimizer)
+        self._nonfinite.check_skip(tracked, scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 

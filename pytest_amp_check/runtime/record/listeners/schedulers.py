@@ -21,12 +21,8 @@ class SchedulerListener(Listener):
         idle = not tracked.steps_since and tracked.backwards_since > 0
         skipped = tracked.last_found_inf if tracked.steps_since == 1 else False
         tracked.steps_since = tracked.backwards_since = 0
-        scaler = tracked.scaler.name if tracked.scaler is not None else None
-        names = {
-            "call": SiteText(site),
-            "optimizer": tracked.name or "",
-        }
-        if scaler is not None:
-            names["scaler"] = scaler
+        names = {"call": SiteText(site), "optimizer": tracked.name}
+        if tracked.scaler is not None:
+            names["scaler"] = tracked.scaler.name
         key = tracked.tracked_object.key
         self.recording.emit(e.SchedulerStep(site, None, key, skipped=skipped, idle=idle, names=names))

@@ -27,7 +27,7 @@ class ClearingListener(Listener):
     def record_optimizer_clear(self, optimizer: Any) -> None:
         tracked = self.registry.track_optimizer(optimizer)
         site = self.sites.current_site()
-        if tracked.name is None:
+        if not tracked.name:
             tracked.name = text_of_optimizer(site, Role.RECEIVER)
         self._record_clear([tracked], site, self.recording.query_source(site, _clear_names))
 
@@ -35,9 +35,7 @@ class ClearingListener(Listener):
     def record_module_clear(self, module: torch.nn.Module) -> None:
         ids = {id(p) for p in module.parameters()}
         optimizers = self.registry.optimizers.values()
-        cleared_optimizers = [
-            tracked for tracked in optimizers if tracked.params and all(id(p) in ids for p in tracked.params)
-        ]
+        cleared_optimizers = [tracked for tracked in optimizers if all(id(p) in ids for p in tracked.params)]
         if cleared_optimizers:
             site = self.sites.current_site()
             self._record_clear(cleared_optimizers, site, {"call": SiteText(site)})
@@ -53,9 +51,11 @@ class ClearingListener(Listener):
                 tracked.windows.record_clear(site, is_discarded=is_discarded or tracked.is_unscaled)
             else:
                 tracked.windows.record_empty_clear()
-            shares = tracked.tracked_object.attributes.shares
-            if shares:
-                keys.update(key for key in shares if self.registry.is_within(key, tracked))
+            for other in self.registry.find_sharing(tracked):
+                # Its gradients change now, but nobody edits them.
+                other.gradient_marks = []
+                if {id(p) for p in other.params} <= {id(p) for p in tracked.params}:
+                    keys.add(other.tracked_object.key)
             tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
             tracked.backwards_since = 0
             tracked.losses.clear()

@@ -1,0 +1,101 @@
+"""Runs with optimizers that share parameters."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp_check import record
+
+pytestmark = pytest.mark.usefixtures("patched_once")
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "expected"),
+    [
+        ("ab", "b", []),
+        ("ab", "ab", []),
+        ("abc", "ca", []),
+        ("ab", "bc", ["`second.zero_grad()`"]),
+        ("ab", "c", ["`second.zero_grad()`"]),
+        ("b", "ab", ["`second.zero_grad()`"]),
+    ],
+)
+def test_a_clear_of_all_parameters_of_another_optimizer_clears_both(
+    of_first: str, of_second: str, expected: list[str]
+) -> None:
+    weights = {name: nn.Parameter(torch.ones(2)) for name in "abc"}
+    with record() as run:
+        first = torch.optim.SGD([weights[name] for name in of_first], lr=0.1)
+        second = torch.optim.SGD([weights[name] for name in of_second], lr=0.1)
+        for _ in range(2):
+            first.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = torch.stack([weight.square().sum() for weight in weights.values()]).sum()
+            loss.backward()
+            first.step()
+            second.step()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["backward@stale"] * len(expected)
+    assert all(text in finding.message for finding, text in zip(run.findings, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "is_discarded"),
+    [("ab", "b", True), ("ab", "ab", True), ("ab", "bc", False), ("b", "ab", False), ("a", "b", False)],
+)
+def test_a_clear_before_the_step_of_another_optimizer(of_first: str, of_second: str, is_discarded: bool) -> None:
+    weights = {name: nn.Parameter(torch.ones(2)) for name in "abc"}
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        first = torch.optim.SGD([weights[name] for name in of_first], lr=0.1)
+        second = torch.optim.SGD([weights[name] for name in of_second], lr=0.1)
+        loss = torch.stack([weight.square().sum() for weight in weights.values()]).sum()
+        scaler.scale(loss).backward()
+        first.zero_grad(set_to_none=False)
+        scaler.step(second)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["step@discarded"] * is_discarded
+
+
+def test_a_hook_of_a_parameter_of_two_optimizers_is_reported_once() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(8))
+
+    def bound(grad: torch.Tensor) -> torch.Tensor:
+        return grad.clamp(-0.5, 0.5)
+
+    weight.register_hook(bound)
+    with record() as run:
+        first, second = (torch.optim.SGD([weight], lr=0.1) for _ in range(2))
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+        for optimizer in (first, second):
+            optimizer.zero_grad()
+            scaler.scale((weight * torch.randn(8)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None
+    assert [(finding.label, finding.line) for finding in run.findings] == [
+        ("edit@scaled", bound.__code__.co_firstlineno)
+    ]
+
+
+@pytest.mark.parametrize(("cleared", "is_stale"), [((0, 1), False), ((0,), True), ((1,), True)])
+def test_a_module_with_some_of_the_parameters_of_an_optimizer(cleared: tuple[int, ...], is_stale: bool) -> None:
+    modules = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    frozen = torch.optim.SGD(nn.Linear(2, 2).requires_grad_(False).parameters(), lr=0.1)
+    with record() as run:
+        optimizer = torch.optim.SGD([p for module in modules for p in module.parameters()], lr=0.1)
+        for _ in range(2):
+            nn.ModuleList([modules[i] for i in cleared]).zero_grad()
+            frozen.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = modules[1](modules[0](torch.ones(2, 2))).sum()
+            loss.backward()
+            optimizer.step()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["backward@stale"] * is_stale
