@@ -48,14 +48,13 @@ class ClippingListener(Listener):
         """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
-        if not is_number(limit):
-            return  # torch itself refuses the limit
         site = self.sites.current_site()
         clipped_optimizers = [tracked for key in owners if (tracked := self.registry.find_by_key(key)) is not None]
         for tracked in clipped_optimizers:
             self._gradients.check_gradients(tracked)
             tracked.gradient_marks = []
-        number = plain_number(limit)
+        # torch converts other limits, such as a text.
+        number = plain_number(limit) if is_number(limit) else 1.0
         if self._is_scaled(number, clipped_optimizers):
             return
         measures_only = math.isinf(number)
