@@ -207,6 +207,8 @@ def _make_parser() -> ArgumentParser:
     class CommandParser(ArgumentParser):
         def __init__(self, **more: Any) -> None:
             super().__init__(formatter_class=HelpStyle, allow_abbrev=False, **more)
+            # Python 3.15 suggests a choice itself, in the middle of the message, where _nearest_choice finds no list.
+            self.suggest_on_error = False
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)

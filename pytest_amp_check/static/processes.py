@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
@@ -137,7 +138,10 @@ class _WorkerPool:
             target=_run_worker, args=(theirs, watched, inherited, self._task, self._shared_arguments), daemon=True
         )
         # A forked process must not handle a signal for this process.
-        with blocked_signals() if self._uses_fork else safe_path():
+        with blocked_signals() if self._uses_fork else safe_path(), warnings.catch_warnings():
+            # From Python 3.15 on, fork warns of threads that `threading` does not know: the thread of an xdist worker
+            # that waits for messages, and the thread that waits for a deep stack. Neither holds a lock of the analysis.
+            warnings.filterwarnings("ignore", ".* multi-threaded, use of fork", DeprecationWarning)
             process.start()
         return process
 

@@ -307,7 +307,8 @@ def test_four_values_that_are_not_finite_are_explained() -> None:
     assert found(train) == [("not-finite:domain", True)] * 4
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+# Python 3.14: "is not supported", before that: "is deprecated".
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is:DeprecationWarning")
 @pytest.mark.parametrize(
     "error", [RuntimeError("other"), ValueError("a tensor that requires grad as a constant")], ids=["other", "value"]
 )

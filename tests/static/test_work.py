@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +42,15 @@ def test_all_of_it_is_done_once_by_so_many(jobs: int, processes: int) -> None:
     assert len({process for _, process in done}) <= processes
     assert (os.getpid() in {process for _, process in done}) == (jobs == 1)
     assert not multiprocessing.active_children()
+
+
+def test_a_thread_outside_of_threading_causes_no_warning() -> None:
+    """Python 3.15 warns of such a thread when a process is forked."""
+    waiting = _thread.allocate_lock()
+    with waiting, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _thread.start_new_thread(waiting.acquire, ())
+        assert sorted(number for number, _ in run_in_processes(add, range(5), 2, 100)) == [100, 101, 102, 103, 104]
 
 
 def test_no_work() -> None:
