@@ -244,7 +244,7 @@ def test_where_code_runs_can_be_said() -> None:
     Path("train.py").write_text(
         "import torch\nfrom torch import nn\n\n\ndef main(model, optimizer, batches, device):\n"
         "    for x, y in batches:\n        optimizer.zero_grad()\n"
-        "        with torch.autocast(device_type=device):\n"
+        "        with torch.autocast(device_type=device, dtype=torch.bfloat16):\n"
         "            loss = nn.functional.binary_cross_entropy(torch.sigmoid(model(x)), y)\n"
         "        loss.backward()\n        optimizer.step()\n"
     )
