@@ -470,3 +470,37 @@ def iterate(engine, batch, scaler, optimizer, network, criterion):
 )
 def test_loss_that_a_local_function_keeps(run: str, reported: bool) -> None:
     assert bool(found(KEPT.format(run=run))) is reported
+
+
+#: Only the loss enters a region. The scaler has the name of a module of torch.
+OWN_REGION = """\
+import torch
+from torch import nn
+
+class Margin(nn.Module):
+    def __init__(self, fp16):
+        super().__init__()
+        self.fp16, self.weight = fp16, nn.Parameter(torch.randn(10, 8))
+
+    def forward(self, features, y):
+        with torch.cuda.amp.autocast(self.fp16):
+            logits = nn.functional.linear(features, self.weight)
+        return nn.functional.cross_entropy(logits.float(), y)
+
+class Learner:
+    def __init__(self, encoder, conf):
+        self.encoder, self.loss = encoder, Margin(conf.fp16)
+        self.opt = torch.optim.SGD(encoder.parameters(), 0.1)
+        self.amp = torch.cuda.amp.GradScaler(growth_interval=100)
+
+    def training_step(self, x, y):
+        self.opt.zero_grad()
+        loss = self.loss(self.encoder(x), y)
+        self.amp.scale(loss).backward()
+        self.amp.step(self.opt)
+        self.amp.update()
+"""
+
+
+def test_an_attribute_with_a_name_of_torch_enters_no_region() -> None:
+    assert "AMP110" in {finding.code for finding in check_source(OWN_REGION, "train.py")}

@@ -609,7 +609,11 @@ class Module:
             scope.used_names.add(AVERAGING)
         if isinstance(value, ast.Lambda):
             words = {tail_name(part.func) for part in walk(value.body) if isinstance(part, ast.Call)} - {""}
-        stored = words if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)) else _names_of_torch(value)
+        stored = set[str]()
+        if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)):
+            stored = words
+        elif not isinstance(value, ast.Call):
+            stored = _names_of_torch(value)
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
