@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Decorators that generate a constructor, and the method that it calls at its end.
 LAST_METHODS = {
     "dataclass": ("__post_init__", "__attrs_post_init__"),
-    **dict.fromkeys(("attrs", "attrib", "s", "define", "frozen", "mutable"), ("__attrs_post_init__",)),
+    **dict.fromkeys(("attrs", "s", "define", "frozen", "mutable"), ("__attrs_post_init__",)),
 }
 #: Functions that describe a field.
 _FIELD_FUNCTIONS = frozenset({"field", "ib", "attrib"})
@@ -31,7 +31,7 @@ def add_constructor(node: ast.ClassDef, others: Mapping[str, ast.ClassDef]) -> N
     """
     if not node.decorator_list:
         return
-    wanted = {last for name in _decorators(node) for last in LAST_METHODS.get(name, ())}
+    wanted = [last for name in _decorators(node) for last in LAST_METHODS.get(name, ())]
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     last = next((methods[name] for name in wanted if name in methods), None)
     if last is None or "__init__" in methods:
