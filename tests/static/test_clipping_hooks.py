@@ -105,3 +105,27 @@ def test_hook(name: str, tmp_path: Path) -> None:
 def test_a_hook_is_no_certain_clip(tmp_path: Path) -> None:
     write(tmp_path, CASES["before the step"])
     assert [finding.certain for finding in check_paths([str(tmp_path)]).findings] == [False]
+
+
+FLAG = """\
+import torch
+
+def train(model, optimizer, loader, args):
+    scaler = torch.amp.GradScaler("cuda")
+    plain = getattr(args, "plain_on_step", False)
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        if plain:
+            continue
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_a_setting_with_the_name_of_a_hook_may_be_off(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FLAG)
+    assert found(tmp_path) == marks(tmp_path)

@@ -27,7 +27,6 @@ from ..interpreter.tensors import compute_tensor
 from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
     Args,
-    BoundMethod,
     ClassValue,
     ExternalName,
     GeneratorValue,
@@ -44,7 +43,7 @@ from ..project.module import is_unknown_name
 from ..project.syntax import walk
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
 from .devices import device_text_of
-from .gradients import emit_grad_read
+from .gradients import HooksByName, emit_grad_read
 from .losses import is_unevenly_scaled
 from .syntax_queries import constant_of_node, first_argument, keywords_of, operands_of
 
@@ -143,9 +142,10 @@ def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     name = literal_value(args[1]) if len(args) >= 2 else UNKNOWN
     if isinstance(name, str) and name is not UNKNOWN:
-        if isinstance(args[0], UnknownValue) and names_hook(name):
-            return BoundMethod(args[0], name)
-        return attribute_of(interp, args[0], name, node)
+        got = attribute_of(interp, args[0], name, node)
+        if isinstance(got, UnknownValue) and names_hook(name):
+            interp.file_data(HooksByName)[got.key] = name
+        return got
     if len(args) >= 2 and isinstance(args[0], ExternalName) and args[0].name == "torch.optim":
         return ExternalName("torch.optim.Optimizer")  # which optimizer does not matter to the protocol
     return _numbered_attribute(interp, args, node)

@@ -337,6 +337,16 @@ def _clipped_module_text(node: ast.AST) -> object:
     return receiver_text(params) if last_name(callee_of(params)) == "parameters" and params is not None else ""
 
 
+class HooksByName(dict[int, str]):
+    """Names of hooks that code gets from objects of unknown classes by ``getattr``, by the key of the result."""
+
+
+def _clip_in_called_hook(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> None:
+    name = interp.file_data(HooksByName).get(func.key) if isinstance(func, UnknownValue) else None
+    if name is not None:
+        emit_hook_clip(interp, name, node)
+
+
 def emit_hook_clip(interp: Interpreter, name: str, node: ast.AST) -> None:
     """Emit a clip for a hook that a training calls on an object of an unknown class, if a class of the project clips.
 
@@ -392,6 +402,7 @@ def _set_grad_attribute(
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.escape_listeners.append(_clip_in_called_hook)
     handlers.methods.update({"parameters": _call_params_method, "gradients": _call_grad_method})
     handlers.attributes["parameters"] = _get_params_attribute
     handlers.attributes["unknown"] = _get_unknown_attribute

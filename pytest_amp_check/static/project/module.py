@@ -11,7 +11,7 @@ from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
-from .generated_constructors import add_constructor, is_generated
+from .generated_constructors import LAST_METHODS, add_constructor, is_generated
 from .roles import RoleCollector
 from .syntax import bound_by_import, children, statements_in, tail_name, walk
 
@@ -236,7 +236,7 @@ def _divisor_name(node: ast.AST) -> str:
 
 
 #: Decorators and base classes that make a class a record of its annotated fields.
-RECORD_MARKS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "NamedTuple", "TypedDict", "BaseModel"})
+RECORD_MARKS = LAST_METHODS.keys() | {"NamedTuple", "TypedDict", "BaseModel"}
 
 
 class Class:
