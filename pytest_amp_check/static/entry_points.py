@@ -27,7 +27,7 @@ from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
 from .interpreter.values.definitions import ClassValue, Frame, Instance
-from .interpreter.values.value import EMPTY, UnknownValue
+from .interpreter.values.value import EMPTY, Count, UnknownValue
 from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
     apex,
@@ -482,7 +482,9 @@ def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
             count = interp.unknown_value(
                 ("count of", receiver.key, name, interp.state.loops[-1].key), value.text, interp.current_loops()
             )
-            count.count = count.count._replace(is_counter=True)
+            count.count = Count(
+                is_counter=True, possible_start=value.possible_start(), counting_method=value.count.counting_method
+            )
             interp.store_attribute(receiver.key, name, count)
 
 

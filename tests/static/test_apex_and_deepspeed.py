@@ -171,3 +171,63 @@ def test_apex_has_state_that_checkpoints_need(initialized: str, backward: str, m
     assert [finding.code for finding in findings] == codes
     assert all("amp.state_dict()`" in finding.message for finding in findings)
     assert all(finding.line == 5 for finding in findings)
+
+
+KEPT_BY_A_CLASS = """\
+import torch
+from apex import amp
+
+class Gan(torch.nn.Module):
+    def __init__(self, fp16):
+        super().__init__()
+        self.generator = torch.nn.Linear(4, 4).cuda()
+        self.optimizer = torch.optim.Adam(self.generator.parameters())
+        if fp16:
+            {initialized}
+
+class Trainer:
+    def __init__(self, fp16=True):
+        self.gan = Gan(fp16)
+        self.fp16 = fp16
+
+    def train(self, x):
+        loss = self.gan.generator(x).mean()
+        self.gan.optimizer.zero_grad()
+        if self.fp16:
+            {backward}
+        else:
+            loss.backward()
+        self.gan.optimizer.step()
+
+    def save(self, path):
+        state = {{"gan": self.gan.state_dict(), "optimizer": self.gan.optimizer.state_dict()}}
+        {more}
+        torch.save(state, path)
+
+    def load(self, path):
+        self.gan.optimizer.load_state_dict(torch.load(path)["optimizer"])
+"""
+INITIALIZED = "self.generator, self.optimizer = amp.initialize(self.generator, self.optimizer, opt_level='O1')"
+SCALED_IN_CLASS = "with amp.scale_loss(loss, self.gan.optimizer) as scaled: scaled.backward()"
+
+
+@pytest.mark.parametrize(
+    ("initialized", "backward", "more", "lines"),
+    [
+        (INITIALIZED, SCALED_IN_CLASS, "pass", [27]),
+        (
+            "(self.generator,), (self.optimizer,) = amp.initialize([self.generator], [self.optimizer], opt_level='O2')",
+            SCALED_IN_CLASS,
+            "pass",
+            [27],
+        ),
+        (INITIALIZED, SCALED_IN_CLASS, 'state["amp"] = amp.state_dict()', []),
+        (INITIALIZED.replace("'O1'", "'O1', loss_scale=128"), SCALED_IN_CLASS, "pass", []),
+    ],
+)
+def test_a_class_that_saves_what_apex_scales_needs_its_state(
+    initialized: str, backward: str, more: str, lines: list[int]
+) -> None:
+    source = KEPT_BY_A_CLASS.format(initialized=initialized, backward=backward, more=more)
+    findings = [finding for finding in check_source(source) if finding.code in ("AMP401", "AMP402")]
+    assert [(finding.code, finding.line) for finding in findings] == [("AMP401", line) for line in lines]

@@ -16,7 +16,7 @@ from .microbatches import leaves_early, receivers_of_calls
 from .source_text import short_text
 from .values.containers import UnionValue
 from .values.definitions import ExternalName, Frame, Instance
-from .values.value import NO_CONSTANT, ConditionValue, Const, UnknownValue, Value
+from .values.value import NO_CONSTANT, ConditionValue, Const, Count, UnknownValue, Value
 
 _MIRRORED_OPERATORS = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARITHMETIC: dict[str, Callable[..., object]] = {
@@ -304,7 +304,7 @@ def _remainder_formula(
         for pair in (ahead - 1, ahead):
             _exclude_other_constants(interp, ("neighbours", question[1], question[3], pair), test.key)
     first = base.count.first_value
-    test.is_off_by_one = first is not None and first + offset - remainder == 0
+    test.is_off_by_one = _first_count(interp, base.count) == remainder - offset
     # A start that the program resumes from is taken for the end of a window.
     begins = first if first is not None else base.count.added_to_start
     test.is_true_once = known != 2
@@ -314,6 +314,18 @@ def _remainder_formula(
             interp, base, base.count.first_value + offset - remainder, known
         )
     return ("test", test.key)
+
+
+def _first_count(interp: Interpreter, count: Count) -> int | None:
+    """Return the number of the first micro-batch of a program that does not resume, or None if it is not known.
+
+    A method that only reads a counter may run before the counter is increased or after it.
+    """
+    if count.first_value is not None:
+        return count.first_value
+    function = interp.state.frame.function
+    is_counted_here = count.is_iteration_count or (function is not None and count.counting_method is function)
+    return count.possible_start if is_counted_here else None
 
 
 def _loops_with_calls(interp: Interpreter, owner_key: int) -> frozenset[int]:

@@ -218,6 +218,12 @@ def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> Un
     return UnionValue(options) if len(options) <= MAX_OPTIONS else None
 
 
+def _join_possible_starts(a: Value, b: Value) -> int | None:
+    """Return the number with which the joined value may begin a count, if it is the only known one."""
+    known = {start for start in (a.possible_start(), b.possible_start()) if start is not None}
+    return known.pop() if len(known) == 1 else None
+
+
 def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> UnknownValue:
     """Return the unknown value that stands for either of two values."""
     # Two joins may happen at the same node.
@@ -238,6 +244,7 @@ def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, 
         is_data_size=a.normalization.is_data_size and b.normalization.is_data_size,
         may_be_one=any(side.normalization.may_be_one or side.value == 1 for side in (a, b)),
     )
+    joined.count = joined.count._replace(possible_start=_join_possible_starts(a, b))
     joined.origin = joined.origin._replace(
         is_from_outside=a.origin.is_from_outside and b.origin.is_from_outside,
         is_comparison_result=a.origin.is_comparison_result or b.origin.is_comparison_result,

@@ -16,7 +16,7 @@ from ..interpreter.conditions import Formula, conjunction, disjunction
 from ..interpreter.dtypes import NO_DTYPE_INFO
 from ..interpreter.expressions.assignments import write_field
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, attribute_of
-from ..interpreter.expressions.iteration import EnumerateIterables, ZipIterables, element_of
+from ..interpreter.expressions.iteration import COUNTED, EnumerateIterables, ZipIterables, element_of
 from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
@@ -99,6 +99,11 @@ def _find_added_number(node: ast.AST) -> int | None:
     return None
 
 
+def call_count(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Return the numbers of ``itertools.count(start=0, step=1)``, which have no end."""
+    return _make_counter(interp, "count", args, first_or_named(args, keywords, "start") or Const(0))
+
+
 def _record_end(interp: Interpreter, made: UnknownValue, end: Value, step: Value) -> None:
     interp.file_data(RangeEnds)[made.key] = end
     interp.file_data(RangeSteps)[made.key] = step
@@ -110,14 +115,16 @@ def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> U
     made.loops |= interp.current_loops()
     made.iterable_kind = name
     number = literal_value(start)
-    made.count = made.count._replace(first_value=number if isinstance(number, int) else None)
+    made.count = made.count._replace(
+        first_value=number if isinstance(number, int) else None, possible_start=start.possible_start()
+    )
     return made
 
 
 def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     # The items of micro-batches belong to the iterations of the loop over them, so only the loop evaluates the items.
     splits = bool(args) and all(a.microbatches for a in args)
-    if splits or any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
+    if splits or any(map(_counts_or_yields_windows, args)):
         iterable = interp.fresh_unknown(node)
         iterable.iterable_kind = "zip"
         iterable.microbatches = any(a.microbatches for a in args)
@@ -127,6 +134,13 @@ def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
     zipped = SequenceValue([SequenceValue([element_of(interp, a, place) for a in args])], is_open=True)
     zipped.microbatches = any(a.microbatches for a in args)
     return zipped
+
+
+def _counts_or_yields_windows(iterable: Value) -> bool:
+    """Return True for an iterable whose items belong to the iterations of the loop over it."""
+    if isinstance(iterable, GeneratorValue):
+        return bool(iterable.yield_predicates)
+    return isinstance(iterable, UnknownValue) and iterable.iterable_kind in COUNTED
 
 
 def _call_float(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:

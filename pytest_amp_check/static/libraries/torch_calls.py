@@ -55,7 +55,7 @@ from .arguments import (
     object_ref_of,
 )
 from .autograd_functions import FACTORIES
-from .builtin_calls import call_chain, call_vars, iterate_over
+from .builtin_calls import call_chain, call_count, call_vars, iterate_over
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
 from .frameworks import call_framework
@@ -481,6 +481,7 @@ def register(handlers: HandlerTable) -> None:
     handlers.calls["named"] = _call_external
     handlers.named_functions.update(
         {
+            "itertools.count": call_count,
             "itertools.islice": _call_islice,
             **dict.fromkeys(FIELD_FUNCTIONS, call_vars),
             **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _call_exit),

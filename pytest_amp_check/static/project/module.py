@@ -242,8 +242,8 @@ RECORD_MARKS = LAST_METHODS.keys() | {"NamedTuple", "TypedDict", "BaseModel"}
 class Class:
     """Class of the project: methods, and the assignments to each attribute of its instances.
 
-    ``changed_attributes`` are assigned outside the constructor, ``counter_attributes`` grow. ``is_open`` says that a
-    method may set any attribute, by a name known only at run time.
+    ``changed_attributes`` are assigned outside the constructor, ``counter_attributes`` grow in the given methods.
+    ``is_open`` says that a method may set any attribute, by a name known only at run time.
     """
 
     __slots__ = (
@@ -269,7 +269,7 @@ class Class:
         self.methods: dict[str, Function] = {}
         self._assignments: dict[str, list[tuple[Function, ast.expr]]] = {}
         self._changed_attributes: set[str] = set()
-        self._counter_attributes: set[str] = set()
+        self._counter_attributes: dict[str, set[Function]] = {}
         self._is_searched = False
         self._is_open = False
         self.used_names: frozenset[str] = frozenset()
@@ -315,7 +315,7 @@ class Class:
         return self._changed_attributes
 
     @property
-    def counter_attributes(self) -> set[str]:
+    def counter_attributes(self) -> dict[str, set[Function]]:
         self._search_methods()
         return self._counter_attributes
 
@@ -344,14 +344,14 @@ class Class:
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed_attributes.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
-                    self._counter_attributes.add(node.target.attr)
+                    self._counter_attributes.setdefault(node.target.attr, set()).add(method)
             for left, right in assigned_pairs(node):
                 if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed_attributes.add(left.attr)
                         if _counts_up(left.attr, right):
-                            self._counter_attributes.add(left.attr)
+                            self._counter_attributes.setdefault(left.attr, set()).add(method)
 
 
 def _counts_up(name: str, value: ast.expr) -> bool:
@@ -514,6 +514,7 @@ class Module:
         for cls in self.classes.values():
             cls.methods.clear()
             cls._assignments.clear()
+            cls._counter_attributes.clear()
         for table in (self.functions, self.classes, self.functions_by_name, _stored_names_cache):
             table.clear()
 

@@ -96,6 +96,8 @@ _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
+#: Identifiers of code that makes a loss scale, which checkpoints need: torch's scalers, and apex' context of a loss.
+_SCALING_NAMES = frozenset({"GradScaler", "ShardedGradScaler", "scale_loss"})
 #: Identifiers of a function that writes a checkpoint of its arguments.
 _SAVING_NAMES = frozenset({"save", "state_dict"})
 #: Identifiers of a method that registers a buffer of positions.
@@ -290,7 +292,7 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
     if foreign and module.identifiers >= {"backward", "step"}:
         # The object of another file may hold the scaler of this training.
         bits.update((name, _AMP) for name in module.identifiers if name == "scaler" or name.endswith("_scaler"))
-    if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+    if scalers or not module.identifiers.isdisjoint(_SCALING_NAMES):
         bits["state_dict"] = bits["load_state_dict"] = _STATE
     elif foreign:
         bits["state_dict"] = bits["load_state_dict"] = _TAKES

@@ -122,5 +122,8 @@ def value_of_changed(interp: Interpreter, receiver: Instance, name: str, value: 
     if value.value is NO_CONSTANT or isinstance(value.value, str) or not receiver.is_changed(name):
         return value
     made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
-    made.count = made.count._replace(is_counter=name in receiver.counter_attributes())
+    if name in receiver.counter_attributes():
+        made.count = made.count._replace(
+            is_counter=True, possible_start=value.possible_start(), counting_method=receiver.counting_method(name)
+        )
     return made.with_dtype_info(value.dtype_info)

@@ -14,6 +14,9 @@ from ..values.gradients import ParamsValue
 from ..values.objects import ObjectRef, StateDict
 from ..values.value import Const, UnknownValue, Value, iterable_kind_of
 
+#: Iterables of consecutive numbers: ``range(...)`` and ``itertools.count(...)``.
+COUNTED = ("range", "count")
+
 
 def iterated_value(value: Value) -> Value:
     """Return the values that a loop iterates over: for a dict, the keys."""
@@ -69,7 +72,7 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
         return SequenceValue([element_of(interp, each, node) for each in interp.file_data(ZipIterables)[value.key]])
     made = (
         _loop_index(interp, value, node, "element")
-        if iterable_kind_of(value) == "range"
+        if iterable_kind_of(value) in COUNTED
         else interp.fresh_unknown(node, "element")
     )
     made.origin = made.origin._replace(
@@ -100,6 +103,7 @@ def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> 
         is_iteration_count=True,
         is_loop_index=True,
         first_value=value.count.first_value,
+        possible_start=value.count.possible_start,
         added_to_start=value.count.added_to_start,
     )
     return made

@@ -157,6 +157,7 @@ def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -
             base=counted.offset_base,
             offset=counted.count.offset + (other.value if op == "+" else -other.value),
             first_value=counted.count.first_value,
+            possible_start=counted.count.possible_start,
             added_to_start=counted.count.added_to_start,
             is_loop_index=counted.count.is_loop_index,
             is_iteration_count=counted.count.is_iteration_count and left is counted,

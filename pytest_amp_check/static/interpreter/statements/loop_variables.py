@@ -110,6 +110,9 @@ def _make_carried(interp: Interpreter, value: Const | UnknownValue, name: str, k
             is_counter=True,
             first_value=None if value.count.first_value is None else value.count.first_value + value.count.offset,
         )
+    begins = value.possible_start()
+    if made.count.first_value is None and begins is not None:
+        made.count = made.count._replace(is_iteration_count=True, possible_start=begins)
     made.dtype_info = value.dtype_info
     return made
 

@@ -165,6 +165,11 @@ class Instance(Value):
         """Return the names of the attributes that count up."""
         return set().union(*(cls.counter_attributes for cls in self.lineage))
 
+    def counting_method(self, name: str) -> Function | None:
+        """Return the method that counts an attribute, or None unless it is the only one."""
+        methods = set().union(*(cls.counter_attributes.get(name, ()) for cls in self.lineage))
+        return methods.pop() if len(methods) == 1 else None
+
 
 class SuperValue(Value):
     """Result of ``super()`` in a method: attributes come from the bases of ``cls``."""

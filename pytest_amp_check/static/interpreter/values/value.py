@@ -49,6 +49,8 @@ class Count(NamedTuple):
     """How a value counts iterations.
 
     is_counter           a loop counts this number; ``first_value`` is the first number, if known
+    possible_start       first number of a program that does not resume, where the first number is not known
+    counting_method      only method of its class that counts an attribute
     added_to_start       number that the code adds to an unknown first number, as in ``start=done + 1``
     is_iteration_count   the counter is the number of iterations so far, except for a constant
     is_loop_index        the loop itself assigns the counter, as ``range`` does
@@ -58,6 +60,8 @@ class Count(NamedTuple):
 
     is_counter: bool = False
     first_value: int | None = None
+    possible_start: int | None = None
+    counting_method: object = None
     added_to_start: int | None = None
     is_iteration_count: bool = False
     is_loop_index: bool = False
@@ -218,6 +222,10 @@ class Value:
         """Return the number that a loop counter holds in the first iteration, or None."""
         return None
 
+    def possible_start(self) -> int | None:
+        """Return the number with which a count begins where the program does not resume, or None if it is unknown."""
+        return None
+
     def varying_loops(self) -> frozenset[int]:
         """Return the keys of the loops that recreate the value or one of its items."""
         return self.loops
@@ -302,6 +310,9 @@ class Const(TypedValue):
     def first_iteration_value(self) -> object:
         return self.value if isinstance(self.value, (int, float)) else None
 
+    def possible_start(self) -> int | None:
+        return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+
 
 class UnknownValue(TypedValue):
     """Unknown value (top): only the identity is known. Equal expressions over equal values give the same ``key``.
@@ -366,6 +377,10 @@ class UnknownValue(TypedValue):
     def first_iteration_value(self) -> object:
         first, count = self.offset_base.count.first_value, self.count
         return first + count.offset if count.is_counter and first is not None else None
+
+    def possible_start(self) -> int | None:
+        start = self.offset_base.count.possible_start
+        return None if start is None else start + self.count.offset
 
     @property
     def text(self) -> str:
