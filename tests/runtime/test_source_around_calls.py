@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,7 @@ def test_a_norm_that_is_read_near_code_with_the_scale(
     assert labels == ["read@scaled"] * is_found
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code of Python 3.10 has no columns")
 @pytest.mark.parametrize(("cuts", "column"), [((), 9), ((0,), 9), ((0, 4), 13)])
 def test_the_column_in_a_cell_counts_what_is_cut_off_the_line(cuts: tuple[int, ...], column: int) -> None:
     name = f"<cell with {len(cuts)} cuts>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import concurrent.futures
 import contextlib
 import functools
@@ -238,8 +239,32 @@ class SiteFinder:
 
 
 def _qualified_name(code: CodeType) -> str:
-    name: str = getattr(code, "co_qualname", code.co_name)
-    return name
+    """Return the name of a function with those of the classes and functions around it."""
+    name: str | None = getattr(code, "co_qualname", None)
+    # Python 3.10 keeps only the last name.
+    return name or _names_in_file(code.co_filename).get((code.co_firstlineno, code.co_name), code.co_name)
+
+
+@functools.lru_cache(maxsize=64)
+def _names_in_file(path: str) -> dict[tuple[int, str], str]:
+    """Return the qualified names of the functions in a source file, by the first line and the name."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return {}
+    names: dict[tuple[int, str], str] = {}
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:
+        node, around = todo.pop()
+        inside = around
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            names[first, node.name] = around + node.name
+            inside = f"{around}{node.name}.<locals>."
+        elif isinstance(node, ast.ClassDef):
+            inside = f"{around}{node.name}."
+        todo.extend((child, inside) for child in ast.iter_child_nodes(node))
+    return names
 
 
 def _line_of(code: CodeType, lasti: int) -> int:
