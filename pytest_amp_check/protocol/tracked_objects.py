@@ -75,6 +75,7 @@ class ModuleDtypes(NamedTuple):
     """Dtypes of the parameters and of the forward of a module.
 
     - ``casts``: the module casts its inputs, or parameters, itself.
+    - ``region``: dtype of the autocast region that the forward of the module enters on every path, "" if not known.
     - ``computes_in``: low dtype in which a policy makes the module compute, None without a policy.
     - ``low``: low dtype of the parameters, "" if in another dtype.
     - ``prepared``: a framework wraps the forward, and decides the dtype of the output.
@@ -82,6 +83,7 @@ class ModuleDtypes(NamedTuple):
     """
 
     casts: bool = False
+    region: str = ""
     computes_in: str | None = None
     low: str = ""
     prepared: bool = False

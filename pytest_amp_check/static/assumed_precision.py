@@ -18,7 +18,7 @@ from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
-from .project.import_reach import chooses_model_dtype, may_choose_float16
+from .project.import_reach import casts_models, chooses_model_dtype, may_choose_float16
 from .project.module import Class, Function, Module
 from .project.project import Project
 from .sources.patterns import Code, fragile_lines
@@ -36,6 +36,10 @@ _WORDS = re.compile(r"\w+")
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 #: Violation of code that runs without autocast on purpose.
 _ISLAND = "fragile:island"
+#: Violation of a buffer that a cast of the model rounds.
+_BUFFER = "positions:buffer"
+#: Violations without need of a region in sight: code that switches autocast off is evidence of one around it.
+_OF_NO_REGION = (_ISLAND, _BUFFER)
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
@@ -56,6 +60,7 @@ def find_assumed_effects(
     in_region = not (dtype or casts or chooses_model_dtype(project, module.path))
     # Only float16 overflows.
     may_overflow = in_region or bool(dtype) or casts or may_choose_float16(project, module.path)
+    is_cast = casts or casts_models(project, module.path)
     program = Program()
     functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
@@ -73,15 +78,14 @@ def find_assumed_effects(
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
-            if not (dtype or _is_common_harm(event, may_overflow=may_overflow)):
+            if not (dtype or _is_common_harm(event, may_overflow=may_overflow, casts_models=is_cast)):
                 continue
             for finding in check_event(event, program):
                 key = (finding.code, finding.site.path, finding.site.line)
                 if key not in reported and (key not in found or found[key].label == _NUMBERS):
                     found[key] = finding
-    if in_region and any(finding.label != _ISLAND for finding in found.values()) and not is_evident():
-        # Code that switches autocast off is evidence of a region around it.
-        found = {key: finding for key, finding in found.items() if finding.label == _ISLAND}
+    if in_region and any(finding.label not in _OF_NO_REGION for finding in found.values()) and not is_evident():
+        found = {key: finding for key, finding in found.items() if finding.label in _OF_NO_REGION}
     for finding in found.values():
         finding.certain = False
         finding.condition = _describe_assumption(finding, dtype, in_region=in_region)
@@ -96,6 +100,8 @@ def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> st
     whose = f"the inputs of `{function}`" if function else "the inputs"
     overflows = finding.label in _OVERFLOWING
     is_low = dtype or ("float16" if overflows else "float16 or bfloat16")
+    if finding.label == _BUFFER:
+        return "if a cast of the model, as `model.half()`, reaches this module"
     if dtype:
         return f"if {whose} are {is_low}"
     example = "outputs of layers in a `torch.autocast` region are" if in_region else "in a model after `.half()`"
@@ -134,13 +140,13 @@ def _first_line(function: Function) -> int:
     return min([function.node.lineno, *(each.lineno for each in function.decorators)])
 
 
-def _is_common_harm(event: e.Event, *, may_overflow: bool) -> bool:
+def _is_common_harm(event: e.Event, *, may_overflow: bool, casts_models: bool) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels.
 
     Code without autocast that is meant to run in float32 counts for all values.
     """
     if isinstance(event, e.LowPositions):
-        return event.how in ("cast", "angles")
+        return event.how in ("cast", "angles") or (event.how == "buffer" and casts_models)
     if not isinstance(event, e.FragileMath):
         return False
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"

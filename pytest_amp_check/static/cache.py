@@ -163,6 +163,7 @@ class Cache:
             project.has_lightning16,
             project.may_resume,
             sorted(project.low_model_files),
+            sorted(project.cast_packages),
         ]
         self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
         self._changed_paths.update(
@@ -413,32 +414,33 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.computes_tensors,
         prescan.chooses_model_dtype,
         prescan.casts_weights,
+        prescan.casts_models,
         prescan.optimizes_model,
         prescan.multiplies_coordinates,
     ]
     names = [
-        None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
+        None if n is None else sorted(x.decode("latin-1") for x in n)
+        for n in (prescan.class_names, prescan.base_names, prescan.combined_bases, prescan.imported_names)
     ]
-    imports = None if prescan.imported_names is None else sorted(x.decode("latin-1") for x in prescan.imported_names)
-    return [prescan.size, *flags, *names, imports]
+    return [prescan.size, *flags, *names]
 
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, casts, optimizes, multiplies, classes, bases, imports = rest
+    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, classes, bases, combined, imports = (
+        rest
+    )
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
     prescan.does_training_part, prescan.does_training_step = parse_bool(part), parse_bool(step)
     prescan.has_fragile_math, prescan.computes_tensors = parse_bool(fragile), parse_bool(tensors)
     prescan.chooses_model_dtype = parse_bool(chooses)
-    prescan.casts_weights, prescan.optimizes_model = parse_bool(casts), parse_bool(optimizes)
+    prescan.casts_weights, prescan.casts_models = parse_bool(casts), parse_bool(casts_models)
+    prescan.optimizes_model = parse_bool(optimizes)
     prescan.multiplies_coordinates = parse_bool(multiplies)
-    prescan.class_names, prescan.base_names, prescan.imported_names = (
-        _decode_names(classes),
-        _decode_names(bases),
-        _decode_names(imports),
-    )
+    prescan.class_names, prescan.base_names = _decode_names(classes), _decode_names(bases)
+    prescan.combined_bases, prescan.imported_names = _decode_names(combined), _decode_names(imports)
     return prescan
 
 

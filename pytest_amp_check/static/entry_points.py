@@ -413,6 +413,13 @@ def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[s
         todo += [each for each in called if each is not None]
         seen |= used
     found = {name: number for name, number in cls.own_names().items() if name in seen and name != method.name}
+    # A mixin overrides what its sibling calls.
+    lineage = lineage_of(interp, cls)
+    own = lineage.index(method.cls) if method.cls in lineage else len(lineage)
+    overridden = set[str]().union(*(owner.methods for owner in lineage[own:]))
+    for mixin in lineage[1:own]:
+        overriding = {name for name, other in mixin.methods.items() if other.used_names}
+        found.update(dict.fromkeys(overriding & overridden & seen, False))
     for name in found.keys() & cls.methods.keys():
         # An override without relevant code, of methods without relevant code.
         if not any(owner.methods[name].used_names for owner in lineage_of(interp, cls) if name in owner.methods):

@@ -26,8 +26,8 @@ from .sources.patterns import Code
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
-#: The rule about the dtypes of trained weights.
-WEIGHT_CODE = "AMP501"
+#: The rules about models that are low, or compute in float16, whatever the file that trains them says.
+WEIGHT_CODES = frozenset({"AMP501", "AMP502"})
 
 
 def analyze_path(path: str) -> FileResult:
@@ -230,7 +230,7 @@ def analyze(
         findings = [
             each
             for each in findings
-            if each.code == WEIGHT_CODE or not each.entries or not for_weights.issuperset(each.entries)
+            if each.code in WEIGHT_CODES or not each.entries or not for_weights.issuperset(each.entries)
         ]
     finally:
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the

@@ -81,6 +81,8 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
+        if any(len(classes.intersection(bases.split())) > 1 for bases in prescan.combined_bases or ()):
+            return True
         # Few files share a name, so this test is rare.
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
@@ -117,7 +119,7 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
         return prescan.computes_tensors
     if prescan.multiplies_coordinates and project.autocast_files:
         return True
-    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files)
+    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files or project.cast_packages)
 
 
 class _PrescanResults(NamedTuple):

@@ -703,7 +703,8 @@ def relevant(text: str, *foreign: str) -> Function:
         ("scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
         ("grad_scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
         ("a.grad_scaler.update()\n    m.backward()\n    o.step()", ["m"], True),
-        ("rescaler.update()\n    m.backward()\n    o.step()", ["m"], False),
+        # Its methods may be those of a scaler, whatever the names of the others are.
+        ("rescaler.update()\n    m.backward()\n    o.step()", ["m"], True),
         ("scaler.update()\n    m.backward()\n    o.step()", ["other"], True),
         ("scaler.update()\n    m.backward()\n    o.step()", [], False),
         ("scaler.update()\n    m.backward()", ["m"], False),

@@ -208,7 +208,10 @@ for _name, _renamed in (
         """
 
 # A file that passes its optimizer to a file that trains and a file that saves.
-for _more, _mark in (("", "  # AMP401"), ('"scaler": self.processor.scaler.state_dict(), ', "")):
+for _more, _load, _mark in (
+    ("", "pass", "  # AMP401"),
+    ('"scaler": self.processor.scaler.state_dict(), ', 'processor.scaler.load_state_dict(state["scaler"])', ""),
+):
     CASES[f"connected by a main file{_more}"] = f"""
         === main.py
         import torch
@@ -239,7 +242,9 @@ for _more, _mark in (("", "  # AMP401"), ('"scaler": self.processor.scaler.state
             def __init__(self, model, optimizer, loader, processor, path):
                 self.model, self.optimizer, self.loader, self.processor = model, optimizer, loader, processor
                 if path:
-                    self.optimizer.load_state_dict(torch.load(path)["optimizer"])
+                    state = torch.load(path)
+                    self.optimizer.load_state_dict(state["optimizer"])
+                    {_load}
 
             def train(self):
                 for batch in self.loader:

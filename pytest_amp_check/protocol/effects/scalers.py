@@ -14,6 +14,8 @@ OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
 
 
 def apply_scaler_new(checker: Checker, ctx: EventContext, event: e.ScalerNew) -> PathState:
+    if event.is_lazy:
+        return ctx.next_state()
     # A new scaler has no record of the gradients that the old scaler unscaled.
     ctx.optimizer_states = [
         opt._replace(stage=a.READY) if opt.scaler_key == ctx.subject_key else opt for opt in ctx.optimizer_states

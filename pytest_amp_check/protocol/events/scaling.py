@@ -35,6 +35,8 @@ class ScalerNew(Event):
     off_in_float16: bool = False
     #: The call by which the same class shards a module.
     sharding: str = ""
+    #: The code constructs the scaler only while there is none, or caches it.
+    is_lazy: bool = False
     #: Source text of the condition for bfloat16 under which alone the scaler is constructed.
     bf16_condition: str = ""
 

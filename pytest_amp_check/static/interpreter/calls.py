@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..project.roles import CALLABLE_ROLES
 from .contexts import enter_context, entered_value, without_unrelated
 from .expressions.attributes import attribute_of, item_of
+from .expressions.iteration import note_batch
 from .expressions.names import role_by_use
 from .functions import inline_call
 from .interpreter import HandlerTable, Interpreter
@@ -117,6 +118,10 @@ def _function_method(
     return interp.handlers.methods[""](interp, receiver, name, args, keywords, node)
 
 
+def _function_attribute(interp: Interpreter, receiver: FunctionValue, name: str, node: ast.AST) -> Value | None:
+    return Const(receiver.function.name) if name == "__name__" else None
+
+
 def _stack_method(
     interp: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -178,6 +183,7 @@ def _sequence_method(
     repeats = any(not loop.runs_once for loop in interp.state.loops)
     if name == "append" and args:
         receiver.append_items([as_one_of_many(args[0]) if repeats else args[0]])
+        note_batch(interp, receiver, args[0])
         receiver.is_open = receiver.is_open or repeats
     elif name == "insert" and len(args) == 2:
         position = args[0].value
@@ -203,6 +209,7 @@ def _container_attribute(interp: Interpreter, receiver: Value, name: str, node: 
 
 def register(handlers: HandlerTable) -> None:
     handlers.attributes.update(dict.fromkeys(_CONTAINER_METHODS, _container_attribute))
+    handlers.attributes["function"] = _function_attribute
     handlers.expressions[ast.Call] = _evaluate_call
     handlers.calls.update(
         {

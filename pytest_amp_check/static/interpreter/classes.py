@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.sites import Site
+from ..project.forward_regions import forward_region_dtype
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import RUNNING_METHODS, enters_autocast
 from ..project.syntax import root_name, statements_in, walk
@@ -164,8 +165,9 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             attributes = tracked_object.attributes
             attributes.read = has_plain_forward(interp, cls)
-            attributes.dtypes = attributes.dtypes._replace(casts=_may_cast(lineage_of(interp, cls)))
-            attributes.callees = _called_functions(lineage_of(interp, cls))
+            lineage = lineage_of(interp, cls)
+            attributes.dtypes = attributes.dtypes._replace(casts=_may_cast(lineage), region=_region_of_forward(lineage))
+            attributes.callees = _called_functions(lineage)
         made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -265,6 +267,12 @@ def _may_cast(lineage: Sequence[Class]) -> bool:
     return any(enters_autocast(code) for _, code in _forward_code(lineage))
 
 
+def _region_of_forward(lineage: Sequence[Class]) -> str:
+    """Return the dtype of the region that the forward of a module class enters on every path, or "" if not known."""
+    forward = next((cls.methods["forward"] for cls in lineage if "forward" in cls.methods), None)
+    return "" if forward is None or "autocast" not in forward.used_names else forward_region_dtype(forward)
+
+
 def _called_functions(lineage: Sequence[Class]) -> frozenset[str]:
     """Return the names of the functions of this file and of imported files that the forward of a class may call."""
     found: set[str] = set()
@@ -346,6 +354,10 @@ def find_own_method(interp: Interpreter, receiver: Value, name: str) -> Function
 
 
 def _bind_method(interp: Interpreter, method: Function, receiver: Value | None) -> FunctionValue:
+    defined = _defined_value(interp, method)
+    if defined is not None and defined.function is not method and defined.function.cls is None:
+        # A decorator of the project replaces the method by a function of its own.
+        return FunctionValue(defined.function, defined.frame, receiver, defined.wrappers)
     return FunctionValue(method, defining_frame(interp, method), receiver, decorator_contexts(interp, method))
 
 
@@ -433,8 +445,17 @@ def _is_enum(interp: Interpreter, cls: Class) -> bool:
     return any(isinstance(base, ExternalName) and base.name.startswith("enum.") for base in bases)
 
 
+def _method_above(interp: Interpreter, receiver: SuperValue, name: str) -> Function | None:
+    """Return the method that ``super()`` finds: for a mixin, that of the class beside it in the class of the object."""
+    lineage = receiver.receiver.lineage if isinstance(receiver.receiver, Instance) else []
+    if receiver.cls not in lineage:
+        return method_of(interp, receiver.cls, name, above=True)
+    above = lineage[lineage.index(receiver.cls) + 1 :]
+    return next((cls.methods[name] for cls in above if name in cls.methods), None)
+
+
 def _super_attribute(interp: Interpreter, receiver: SuperValue, name: str, node: ast.AST) -> Value:
-    method = method_of(interp, receiver.cls, name, above=True)
+    method = _method_above(interp, receiver, name)
     if method is not None:
         return FunctionValue(method, defining_frame(interp, method), receiver.receiver)
     if isinstance(receiver.receiver, ObjectRef) and name in BINDABLE_METHODS.get(receiver.receiver.role, ()):
@@ -531,12 +552,18 @@ def _default_of_class(interp: Interpreter, receiver: Instance, owner: Class, nam
 
 def decorator_contexts(interp: Interpreter, method: Function) -> tuple[Value, ...]:
     """Return the autocast and no_grad decorators of a method, as the analysis of the class found them."""
+    defined = _defined_value(interp, method)
+    return defined.wrappers if defined is not None and defined.function is method else ()
+
+
+def _defined_value(interp: Interpreter, method: Function) -> FunctionValue | None:
+    """Return what a class or a module holds by the name of a method or a function, or None for no function."""
     defined = (
         interp.class_vars.get(method.cls.node, {}).get(method.name)
         if method.cls
         else globals_of(interp, method.module).vars.get(method.name)
     )
-    return defined.wrappers if isinstance(defined, FunctionValue) and defined.function is method else ()
+    return defined if isinstance(defined, FunctionValue) else None
 
 
 def _find_assigned_value(

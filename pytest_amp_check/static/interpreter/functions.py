@@ -9,7 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
-from ..project.module import Function
+from ..project.module import FLOAT16_MAX, Function
 from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
@@ -29,7 +29,7 @@ from .values.definitions import Args, Frame, FunctionValue, GeneratorContext, Ge
 from .values.gradients import ParamsValue, join_params
 from .values.objects import ObjectRef, StateDict
 from .values.tensors import TensorValue
-from .values.value import EMPTY, NONE, UnknownValue, Value
+from .values.value import EMPTY, NONE, Const, UnknownValue, Value
 
 #: Maximum depth of inlined calls. A deeper call does what its name says. Functions that act on the protocol, or call
 #: such a function, are inlined up to the second depth: deeper than real code nests calls.
@@ -89,7 +89,7 @@ def inline_call(
         # The analysis of the body covers this call.
         interp.visited_calls.mark_handled(site)
     frame = Frame(function, func.frame, site)
-    frame.receiver = func.receiver
+    frame.receiver = func.receiver or _explicit_receiver(function, args)
     _bind_arguments(interp, frame, function, args, keywords, node)
     if interp.assumed_dtype and any(map(_has_floating_dtype, (*args, *keywords.values()))):
         interp.typed_functions.add(function)
@@ -102,6 +102,12 @@ def inline_call(
         # The function may group the gradients, so that the analysis no longer knows what is multiplied.
         interp.emit(e.GradNormalise, node, owners=None)
     return _tag_with_callee(function.name, value)
+
+
+def _explicit_receiver(function: Function, args: Args) -> Instance | None:
+    """Return the object of a method that is called by its function, as in ``Base.step(self)``, or None."""
+    first = args[0] if args and function.cls is not None and not is_static(function) else None
+    return first if isinstance(first, Instance) else None
 
 
 def _has_floating_dtype(value: Value) -> bool:
@@ -236,9 +242,11 @@ def _yielded_value(interp: Interpreter, yielded: list[Value], node: ast.AST) -> 
         if isinstance(first, SequenceValue) and not first.is_open:
             return SequenceValue([_yielded_value(interp, [item], node) for item in first.items])
         return first
-    return (
-        TensorValue.join(tensors) if tensors and len(tensors) == len(yielded) else interp.fresh_unknown(node, "element")
-    )
+    if tensors and len(tensors) == len(yielded):
+        return TensorValue.join(tensors)
+    element = interp.fresh_unknown(node, "element")
+    element.microbatches = bool(yielded) and all(value.microbatches for value in yielded)
+    return element
 
 
 def _unanalyzed_value(
@@ -260,7 +268,8 @@ def _unanalyzed_value(
     )
     # A loss that the function stores was computed in the region, wherever the program reads the loss.
     stores = in_region(interp) and interp.module.may_train and function.stores_in_objects()
-    if not (words or may_round or stores or always or func.wrappers or _is_worth_inlining(interp, function)):
+    always = always or bool(func.wrappers) or _wraps_relevant_function(func)
+    if not (words or may_round or stores or always or _is_worth_inlining(interp, function)):
         _mark_reached(interp, function)
     elif (
         len(interp.active_functions) < (MAX_RELEVANT_DEPTH if words else MAX_INLINE_DEPTH)
@@ -272,6 +281,15 @@ def _unanalyzed_value(
         called = node.func if isinstance(node, ast.Call) else node
         interp.visited_calls.mark_unfollowed(interp.site_of(node), f"{SourceText(called)}(...)")
     return interp.unknown_value(("function", id(function.node)), function.name)
+
+
+def _wraps_relevant_function(func: FunctionValue) -> bool:
+    """Return True for the function with which a decorator replaces one that takes part in the protocol."""
+    made_by = None if func.frame is None else func.frame.function
+    if func.frame is None or made_by is None:
+        return False
+    given = (func.frame.vars.get(parameter.arg) for parameter in made_by.parameters())
+    return any(isinstance(value, FunctionValue) and value.function.used_names for value in given)
 
 
 def _is_low_of_region(info: DtypeInfo) -> bool:
@@ -489,6 +507,11 @@ def bind_unknown_arguments(interp: Interpreter, frame: Frame, function: Function
     for parameter in [*function.parameters(), *spec.kwonlyargs]:
         if parameter.arg in frame.vars:
             continue
+        number = _large_default(function, parameter) if function.name == "__init__" else None
+        if number is not None:
+            # Callers rarely replace a number such as the fill of a mask, and the rule about it only warns.
+            frame.vars[parameter.arg] = Const(number)
+            continue
         value = interp.unknown_value(
             ("parameter", id(parameter)), parameter.arg, interp.current_loops(), is_from_outside=True
         )
@@ -501,6 +524,21 @@ def bind_unknown_arguments(interp: Interpreter, frame: Frame, function: Function
         frame.vars[spec.vararg.arg] = SequenceValue([], is_open=True)
     if spec.kwarg is not None:
         frame.vars[spec.kwarg.arg] = MappingValue({}, is_open=True)
+
+
+def _large_default(function: Function, parameter: ast.arg) -> float | None:
+    """Return the default of a parameter if it is a number that float16 cannot hold, or None."""
+    spec = function.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = dict(zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True))
+    defaults.update((each, value) for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value)
+    default = defaults.get(parameter)
+    if isinstance(default, ast.UnaryOp) and isinstance(default.op, ast.USub):
+        operand = default.operand
+        value = -operand.value if isinstance(operand, ast.Constant) and isinstance(operand.value, float) else None
+    else:
+        value = default.value if isinstance(default, ast.Constant) and isinstance(default.value, float) else None
+    return value if value is not None and abs(value) > FLOAT16_MAX else None
 
 
 def _apply_annotation(interp: Interpreter, value: UnknownValue, parameter: ast.arg) -> Value:

@@ -450,8 +450,12 @@ class Interpreter:
         return made
 
     def location_key(self, node: ast.AST) -> tuple[object, ...]:
-        """Return a key for an object created at a location: the syntax node and the chain of calls."""
-        return (id(node), *self.state.frame.call_chain)
+        """Return a key for an object created at a location: the syntax node and the chain of calls.
+
+        Each iteration of an unrolled loop creates another object.
+        """
+        iterations = tuple(loop.iteration for loop in self.state.loops if loop.iteration)
+        return (id(node), *self.state.frame.call_chain, *iterations)
 
     def unknown_value(
         self, key: object, text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False

@@ -27,7 +27,12 @@ def is_microbatch_name(name: str) -> bool:
 
 
 def is_window_name(text: str) -> bool:
-    """Return True if a source text names the number of micro-batches in a window: ``self.accumulation_steps``."""
+    """Return True if a source text names the number of micro-batches in a window.
+
+    The name is an attribute or a key: ``self.accumulation_steps``, ``config["gradient_accumulation_steps"]``.
+    """
+    for opened, closed in (("['", "']"), ('["', '"]')):
+        text = text.replace(opened, ".").replace(closed, "")
     return "accum" in text.rpartition(".")[2].lower() and text.replace(".", "").isidentifier()
 
 

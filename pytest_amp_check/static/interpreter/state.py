@@ -174,6 +174,7 @@ class AbstractState:
 
     __slots__ = (
         "ambient_autocast",
+        "caught_in_loop",
         "current_node",
         "fallback_depth",
         "fallback_try_depth",
@@ -226,6 +227,8 @@ class AbstractState:
         #: handlers in the same function. A function called from a `try` body is no fallback.
         self.fallback_depth = self.fallback_try_depth = 0
         self.try_depth = 0
+        #: Number of `try` statements with handlers around the node, in any function, that leave a loop running.
+        self.caught_in_loop = 0
         #: Number of module forwards that are being analyzed for their effect on a loss.
         self.forward_depth = 0
         #: Number of exception handlers around the node.

@@ -24,7 +24,7 @@ from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, names_in, short_text_or
 from ..interpreter.tensors import compute_tensor
-from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
+from ..interpreter.values.containers import ListsByKey, MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
     Args,
     ClassValue,
@@ -247,6 +247,12 @@ def _call_dict(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
     return made
 
 
+def _call_defaultdict(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """Return a dict of lists, or None for another factory."""
+    factory = args[0] if len(args) == 1 else None
+    return ListsByKey({}) if isinstance(factory, ExternalName) and factory.name == "builtins.list" else None
+
+
 def call_vars(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Return the attributes of an instance as a dict, or None if the argument is no instance."""
     return as_mapping(interp, args[0]) if args and isinstance(args[0], Instance) else None
@@ -258,6 +264,9 @@ def _return_last_argument(interp: Interpreter, args: Args, keywords: Keywords, n
 
 
 def _call_sum(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    parameters = call_chain_of_lists(interp, args, keywords, node)
+    if parameters is not None:
+        return parameters
     made = _combine_tensors(interp, args, keywords, node)
     if isinstance(made, TensorValue):
         made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
@@ -296,6 +305,13 @@ def iterate_over(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
     if params:
         return join_params(params)
     return args[0] if len(args) == 1 else None
+
+
+def call_chain_of_lists(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """Return the elements of the lists in a list: ``chain.from_iterable(lists)`` or ``sum(lists, [])``, or None."""
+    lists = args[0].items if args and isinstance(args[0], SequenceValue) else []
+    params = [each for each in lists if isinstance(each, ParamsValue)]
+    return join_params(params) if params and len(params) == len(lists) else None
 
 
 def _call_next(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -515,3 +531,4 @@ def register(handlers: HandlerTable) -> None:
         functions[name] = partial(_convert_value, name)
     handlers.named_functions.update({f"builtins.{name}": function for name, function in functions.items()})
     handlers.named_functions["collections.OrderedDict"] = _call_dict
+    handlers.named_functions["collections.defaultdict"] = _call_defaultdict

@@ -17,6 +17,7 @@ from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
+from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
@@ -53,6 +54,10 @@ def mark_averaged_elsewhere(interp: Interpreter, params: ParamsValue) -> None:
         interp.program.objects[key].attributes.divided = True
 
 
+#: Methods by which a penalty on weights is computed of the parameters.
+_NORMS = frozenset(("pow", "square", "abs", "norm", "sum"))
+
+
 def _call_params_method(
     interp: Interpreter, params: ParamsValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -63,6 +68,14 @@ def _call_params_method(
         return interp.fresh_unknown(node, name)
     if name in ("values", "items", "copy"):
         return params
+    if name in _NORMS and params.modules:
+        made = TensorValue(interp.current_loops())
+        made.module_keys = params.modules
+        return made
+    if name in ("extend", "append") and len(args) == 1:
+        if isinstance(args[0], ParamsValue):
+            params.add(args[0])
+        return NONE
     if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
         interp.emit(e.ParamWrite, node, names={"call": expression_text(node)})
         return params

@@ -37,7 +37,7 @@ from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_pr
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .dtype_choices import trace_origin
-from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
+from .syntax_queries import find_nodes, first_argument, first_argument_text, last_name, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,13 +72,16 @@ SCALES = {
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), "/"),
 }
 _LOW = ("float16", "bfloat16", torch_api.FLOAT16_BY_CHOICE)
+#: Attributes that a tensor without gradient sets.
+_DETACHED: tuple[tuple[str, object], ...] = (
+    ("module_keys", frozenset()),
+    ("scaler_key", -1),
+    ("has_mixed_scales", False),
+)
 #: Attributes that a method result sets in addition to the attributes of any computed tensor.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
     **dict.fromkeys(SPLITTING_CALLS, (("microbatches", True),)),
-    **dict.fromkeys(
-        ("detach", "detach_", "clone_", "data"),
-        (("module_keys", frozenset()), ("scaler_key", -1), ("has_mixed_scales", False)),
-    ),
+    **dict.fromkeys(("detach", "detach_", "clone_", "data"), _DETACHED),
     **dict.fromkeys(("float", "double"), (("low_dtype", ""), ("is_low_op_result", False))),
 }
 #: Default reduction of a criterion.
@@ -215,6 +218,8 @@ def _call_tensor_method(
     widens = any(torch_api.DTYPES.get(dotted_name_of(value)) in ("float32", "float64") for value in given)
     changes = _CHANGES.get("float" if widens else name, ())
     keeps_dtype = not changes and name != "mean"
+    if changes == _DETACHED:
+        made.detached_scaler_key = max(made.scaler_key, made.detached_scaler_key)
     for attribute, value in changes:
         setattr(made, attribute, value)
     made.normalization = made.normalization._replace(
@@ -252,23 +257,13 @@ def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast
         is_data_size=tensor.normalization.is_data_size or name in DATA_SIZE_NAMES
     )
     if name in _READS and isinstance(node, ast.Call):
-        scaler = _scaler_behind(interp, tensor, node)
+        scaler = max(tensor.scaler_key, tensor.detached_scaler_key)
         made.is_loss_number = scaler < 0 and not made.normalization.is_data_size
         if scaler >= 0 and not _is_tested(interp, node):
             names = {"loss": receiver_text(node), "method": name, "scaler": interp.program.objects[scaler].name}
             reading = interp.emit(e.LossRead, node, scaler, owners=frozenset[int](), names=names)
             made.gradient_reads = () if reading is None else (reading,)
     return made
-
-
-def _scaler_behind(interp: Interpreter, tensor: TensorValue, read: ast.Call) -> int:
-    """Return the key of the scaler that multiplied a tensor, or the tensor that it is detached from; -1 if none."""
-    detached = receiver_of(read)
-    if tensor.scaler_key >= 0 or last_name(callee_of(detached)) != "detach":
-        return tensor.scaler_key
-    source = receiver_of(detached)
-    scaled = None if source is None else interp.expression_values.get(source)
-    return scaled.scaler_key if isinstance(scaled, TensorValue) else -1
 
 
 def _is_tested(interp: Interpreter, number: ast.Call) -> bool:
@@ -566,7 +561,7 @@ def _set_scaler(made: TensorValue, scaler: int | None, *, undone: bool) -> Tenso
     """Mark a loss as scaled by a scaler, or as unscaled with ``undone``."""
     if undone:
         made.penalty_source = None
-        made.scaler_key = -1
+        made.scaler_key = made.detached_scaler_key = -1
         made.has_mixed_scales = False
     elif scaler is not None:
         made.scaler_key = scaler

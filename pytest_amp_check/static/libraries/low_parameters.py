@@ -19,13 +19,15 @@ from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.containers import MappingValue
 from ..interpreter.values.definitions import Args, ClassValue, ExternalName, Keywords
 from ..interpreter.values.value import NONE, UnknownValue, Value
-from .arguments import first_or_named, tracked_object_of
+from .arguments import first_or_named, literal_value, tracked_object_of
 from .dtype_choices import trace_dtype_choice
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
 #: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "to": ""}
 _LOW = frozenset(("float16", "bfloat16"))
+#: Methods of a module that return the module itself.
+_MOVES = frozenset(("cuda", "cpu", "to", "train", "eval", "float"))
 #: Keywords of ``from_pretrained`` that set a dtype, and keywords that load a frozen model for training with adapters.
 _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
@@ -132,6 +134,19 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
             interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", created=True, names=names)
 
 
+def _constructs_model(node: ast.expr | None) -> bool:
+    """Return True for a call that loads a model, or that constructs an object of a class which may be one.
+
+    The model may be moved afterwards: ``Net().cuda()``.
+    """
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVES:
+        node = node.func.value
+    name = last_name(callee_of(node)) if isinstance(node, ast.Call) else ""
+    if name == "from_pretrained":
+        return True
+    return name[:1].isupper() and not name.isupper() and not name.endswith(("Tensor", "Variable", "Parameter"))
+
+
 def _load_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Call) -> None:
     _create_low_module(interp, value, dtype, node)
 
@@ -171,6 +186,15 @@ def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
     _check_model_cast(interp, value, node)
 
 
+def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record that a model which was cast in the same expression is still this model: ``Net().bfloat16().cuda()``."""
+    before = interp.expression_values.get(made) if (made := receiver_of(node)) is not None else None
+    if isinstance(value, UnknownValue) and isinstance(before, UnknownValue):
+        cast = interp.tracked_objects.get(("used", before.key))
+        if cast is not None:
+            interp.tracked_objects["used", value.key] = cast
+
+
 def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
     if isinstance(value, UnknownValue) and not node.args:
         interp.file_data(CastCopies)[value.key] = "float32", node
@@ -180,7 +204,7 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     """Record a model that is cast in the expression that loads the model, or in a method of a Trainer."""
     made = receiver_of(node)
     trained = isinstance(made, ast.Name) and _is_trainer_model_parameter(interp, made.id)
-    if not trained and last_name(callee_of(made)) != "from_pretrained":
+    if not trained and not _constructs_model(made):
         return
     asked = _CASTS[last_name(node.func)]
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -246,7 +270,7 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
     name = None if trainer is None else dotted_name(interp, trainer.func)
     if model is None or trainer is None or name is None:
         return
-    stored = frameworks.STORED_LOW.get(str(constant_of_node(keywords_of(trainer).get("precision"))))
+    stored = frameworks.STORED_LOW.get(_precision_of(interp, trainer))
     if stored is None or frameworks.canonical_name(name) != f"{frameworks.LIGHTNING}.Trainer":
         return
     made = _find_construction(interp, model)
@@ -263,6 +287,20 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
         dtype, mixed = stored
         names = {"call": expression_text(trainer), "mixed": mixed}
         interp.emit(e.ModuleCast, trainer, tracked_object.key, dtype=dtype, how="trainer", names=names)
+
+
+def _precision_of(interp: Interpreter, trainer: ast.Call) -> str:
+    """Return the ``precision`` of a Trainer, named or in an unpacked dict, or "" if it is not known."""
+    given = keywords_of(trainer)
+    named = given.get("precision", given.get(None))
+    if named is None:
+        return ""
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(named)))
+    value = found[0]
+    if "precision" not in given:
+        value = value.items.get("precision", NONE) if isinstance(value, MappingValue) else NONE
+    return str(literal_value(value))
 
 
 def _find_construction(interp: Interpreter, node: ast.expr | None) -> ast.Call | None:
@@ -337,4 +375,5 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_cast))
     handlers.call_result_listeners["float"] = _note_float32_copy
+    handlers.call_result_listeners.update(dict.fromkeys(("cuda", "cpu", "train", "eval"), _note_move))
     handlers.call_result_listeners["Trainer"] = _note_trained_model

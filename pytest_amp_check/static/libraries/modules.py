@@ -135,8 +135,17 @@ def run_forward(
         for part in _submodules_of(interp, tracked_object)
         if part.attributes.dtypes.computes_in is not None
     }
+    if made.module_keys:
+        computes_in |= {
+            part.attributes.dtypes.region
+            for part in _submodules_of(interp, tracked_object)
+            if part.attributes.dtypes.region and not part.attributes.training.frozen
+        }
     if computes_in and made.autocast_scope == "out":
         made.region_dtypes |= computes_in
+    if interp.state.no_grad:
+        # No gradients flow back through this forward.
+        made.region_dtypes = frozenset()
     made.in_region = False
     if earlier.autocast_scope in ("in", "unknown"):
         made.autocast_scope = join_autocast_scopes({made.autocast_scope, earlier.autocast_scope})
@@ -405,7 +414,14 @@ def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: a
 
 
 def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    held = args[0].items if len(args) == 1 and isinstance(args[0], SequenceValue) else args
+    given = args[0] if len(args) == 1 else None
+    held = (
+        given.items
+        if isinstance(given, SequenceValue)
+        else list(given.items.values())
+        if isinstance(given, MappingValue)
+        else args
+    )
     parts = [v for v in held if isinstance(v, (ObjectRef, Instance))]
     tracked_object = make_object(interp, "module", node)
     kind = name.rpartition(".")[2]

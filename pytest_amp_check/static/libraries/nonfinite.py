@@ -23,7 +23,8 @@ _RECENT = 64
 
 def _check_end_condition(interp: Interpreter, test: ast.expr, truth: bool) -> None:
     """Report a condition that ends the program. A finite check of gradients fails on overflows."""
-    if interp.state.try_depth or not (checks := list(_find_finite_checks(interp, test, truth))):
+    is_caught = interp.state.try_depth or interp.state.caught_in_loop
+    if is_caught or not (checks := list(_find_finite_checks(interp, test, truth))):
         return
     recent = [node.event for node in interp.builder.nodes[-_RECENT:] if node.event is not None]
     for call in checks:

@@ -9,6 +9,7 @@ from functools import partial
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
+from ...protocol.source_text import find_access_path
 from ..interpreter.classes import find_own_method
 from ..interpreter.conditions import Formula, implied_literals, literals, negate
 from ..interpreter.formulas import is_none
@@ -26,6 +27,7 @@ from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, ConditionValue, Const, Value
 from ..project.module import Class
+from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, literal_value, make_object, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
@@ -36,7 +38,7 @@ from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
 from .regions import enabled_condition
 from .sharding import find_sharding_in_class, has_local_shards
-from .syntax_queries import constant_of_node, keywords_of, last_name, receiver_of
+from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
 
 def _call_scaler_method(
@@ -239,6 +241,10 @@ def _find_bf16_condition(interp: Interpreter, enabled: Formula) -> str:
     return next(filter(_ASKS_FOR_BF16.search, texts), "") or next(filter(_CHOOSES_BF16.search, alternatives), "")
 
 
+#: Decorators that call a function once and keep its result.
+_CACHES = frozenset(("cached_property", "cache", "lru_cache"))
+
+
 def _make_scaler(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -264,10 +270,43 @@ def _make_scaler(
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
         sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
+        is_lazy=_is_made_once(interp, node),
         bf16_condition=_find_bf16_condition(interp, enabled),
         names={"call": expression_text(node), "scaler": tracked_object.name, "loop": _loop_text(interp), **saved_by},
     )
     return ObjectRef(tracked_object, enabled)
+
+
+def _is_made_once(interp: Interpreter, node: ast.AST) -> bool:
+    """Return True if the code constructs a scaler only while there is none: ``if self.scaler is None``, or a cache."""
+    function = interp.state.frame.function
+    if function is None:
+        return False
+    if not _CACHES.isdisjoint(function.decorator_names()):
+        return True
+    for branch in find_nodes(function.node, ast.If):
+        made = [each for each in branch.body if isinstance(each, ast.Assign) and any(n is node for n in walk(each))]
+        targets = {find_access_path(target) for each in made for target in each.targets} - {None}
+        if targets and not targets.isdisjoint(_tested_for_absence(branch.test)):
+            return True
+    return False
+
+
+def _tested_for_absence(test: ast.expr) -> set[str | None]:
+    """Return the access paths that a condition tests to be None, false or missing."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant(value=None)]):
+            return {find_access_path(left)}
+        case ast.UnaryOp(
+            op=ast.Not(), operand=ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))])
+        ):
+            return {f"{find_access_path(owner)}.{name}"}
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return {find_access_path(operand)}
+        case ast.BoolOp(values=values):
+            return set[str | None]().union(*map(_tested_for_absence, values))
+        case _:
+            return set()
 
 
 def _loop_text(interp: Interpreter) -> object:

@@ -55,7 +55,7 @@ from .arguments import (
     object_ref_of,
 )
 from .autograd_functions import FACTORIES
-from .builtin_calls import call_chain, call_count, call_vars, iterate_over
+from .builtin_calls import call_chain, call_chain_of_lists, call_count, call_vars, iterate_over
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
 from .frameworks import call_framework
@@ -150,6 +150,8 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
         return made
     if name in REMAINDERS and len(args) == 2 and not find_tensors(args, {}):
         return apply_operator(interp, "%", args[0], args[1], node)
+    if name == "itertools.chain.from_iterable" and (chained := call_chain_of_lists(interp, args, keywords, node)):
+        return chained
     if name.startswith("itertools."):
         iterate = call_chain if name.endswith("chain") else iterate_over
         return iterate(interp, args, keywords, node) or structural_unknown(
@@ -293,6 +295,18 @@ def _call_exit(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
     interp.builder.event_count += 1
     interp.state.current_node = None
     return NONE
+
+
+def _make_grad_mode(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    """Return a context without gradients, or one that changes nothing.
+
+    A mode that a variable chooses keeps the gradients in the training, which is what the analysis follows.
+    """
+    chosen = first_or_named(args, keywords, "mode") if entry.name.endswith("set_grad_enabled") else None
+    keeps = entry.attributes.get("grad") or (chosen is not None and literal_value(chosen) is not False)
+    return NullContext() if keeps else GradMode()
 
 
 def _make_namespace(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -498,7 +512,7 @@ def register(handlers: HandlerTable) -> None:
             torch_api.GRAD: _call_autograd_grad,
             torch_api.NULL_CONTEXT: lambda interp, entry, args, keywords, node: NullContext(),
             torch_api.EXIT_STACK: lambda interp, entry, args, keywords, node: StackContext(),
-            torch_api.CONTEXT: lambda interp, entry, *_: NullContext() if entry.attributes.get("grad") else GradMode(),
+            torch_api.CONTEXT: _make_grad_mode,
             torch_api.CACHE_CLEAR: _call_cache_clear,
             torch_api.LOAD: lambda interp, entry, args, keywords, node: interp.fresh_unknown(node, "loaded"),
             torch_api.FILL: _call_fill,

@@ -197,6 +197,12 @@ def chooses_model_dtype(project: Project, path: str) -> bool:
     return package_top(os.path.dirname(os.path.abspath(path))) in project.low_model_files
 
 
+def casts_models(project: Project, path: str) -> bool:
+    """Return True if some code in the package of a file casts a model to a low dtype, or lets its users do so."""
+    top = package_top(os.path.dirname(os.path.abspath(path)))
+    return top in project.cast_packages or top in project.low_model_files
+
+
 def may_choose_float16(project: Project, path: str) -> bool:
     """Return True if a choice of the dtype of a model, in the package of a file, is not always bfloat16."""
     project.depends_on_all = True

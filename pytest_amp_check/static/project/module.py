@@ -29,8 +29,8 @@ _ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Marks among the used names that stand for syntax. In order: a remainder or counter; a number outside float16; such a
-#: number assigned to items; a scaled matrix product; a number that float16 rounds to zero or to few digits; an average
-#: in an attribute.
+#: number assigned to items; a scaled matrix product, or a square; a number that float16 rounds to zero or few digits;
+#: an average in an attribute.
 COUNTING = "%"
 LARGE_NUMBER = "#"
 FILLING = "="
@@ -626,7 +626,9 @@ class Module:
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
             scope.used_names.add(COUNTING)
-        elif type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)):
+        elif _is_square(node) or (
+            type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right))
+        ):
             scope.used_names.add(SCALING)
 
     def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
@@ -776,6 +778,17 @@ def _is_large(node: ast.expr) -> bool:
         return True
     value = number.value if isinstance(number, ast.Constant) else None
     return isinstance(value, (int, float)) and value > FLOAT16_MAX
+
+
+def _is_square(node: ast.BinOp) -> bool:
+    """Return True for the product of a name with itself."""
+    left, right = node.left, node.right
+    return (
+        isinstance(node.op, ast.Mult)
+        and isinstance(left, ast.Name)
+        and isinstance(right, ast.Name)
+        and left.id == right.id
+    )
 
 
 def is_constant_name(name: str) -> bool:

@@ -204,16 +204,23 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
         None
     }
-    does = {
-        f: everywhere | _add_called_bits(_own_bits(f.used_names, bits), _combine_bits(f.used_names, found))
-        for f in module.functions.values()
-    }
+    # The number may stand in the body of the class, or in its constructor.
+    with_large_number = {cls for cls in module.classes.values() if _keeps_large_number(cls)}
+
+    def bits_of(function: Function, by_name: dict[str, int], by_callee: dict[str, int]) -> int:
+        names = function.used_names
+        kept = everywhere | (_LARGE if function.cls in with_large_number else 0)
+        own = _own_bits(names, by_name)
+        if own & (_OTHER_FILE | _TRAINING_STEP) == _OTHER_FILE | _TRAINING_STEP:
+            # A loop that trains with an object of another file, which may hold the scaler.
+            kept |= _AMP
+        return kept | _add_called_bits(own, _combine_bits(names, by_callee))
+
+    does = {function: bits_of(function, bits, found) for function in module.functions.values()}
     plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
 
     def violates_without_casts(function: Function) -> bool:
-        names = function.used_names
-        called = _combine_bits(names, plain_found)
-        return _may_violate(everywhere | _add_called_bits(_own_bits(names, plain_bits), called))
+        return _may_violate(bits_of(function, plain_bits, plain_found))
 
     losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
@@ -257,6 +264,12 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
 
 
+def _keeps_large_number(cls: Class) -> bool:
+    """Return True if the body or the constructor of a class has a large number, which a method may use."""
+    init = cls.methods.get("__init__")
+    return LARGE_NUMBER in cls.used_names or (init is not None and LARGE_NUMBER in init.used_names)
+
+
 def _may_keep(cls: Class, names: set[str], foreign: frozenset[str]) -> bool:
     """Return True if an attribute of a class may hold what one of some names returns, or if a base class may do so.
 
@@ -285,6 +298,8 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
     bits.update(dict.fromkeys(scalers | engines | frameworks.ENTRY_NAMES, _AMP))
     # Trainers of trl, and subclasses of Trainers, are named like them.
     bits.update(dict.fromkeys((name for name in module.identifiers if name.endswith("Trainer")), _TRAINER))
+    if frameworks.DEEP_SPEED in module.identifiers:
+        bits["initialize"] = _AMP
     if "FullyShardedDataParallel" in module.identifiers:
         bits["clip_grad_norm_"] = _AMP
     if module.may_train:

@@ -126,6 +126,16 @@ class Code:
         return casts_weights(self.data)
 
     @property
+    def enters_in_forward(self) -> bool:
+        """True if the code may define a model whose forward enters autocast, and does not choose whether."""
+        return _enters_in_forward(self.data)
+
+    @property
+    def casts_models(self) -> bool:
+        """True if the code may cast a model to a low dtype, or to one that its users choose, for whatever use."""
+        return self.casts_weights or (b".to(" in self.data and re.search(_CAST_TO_CHOICE, self.data) is not None)
+
+    @property
     def optimizes_model(self) -> bool:
         """True if the code may make an optimizer for the parameters of a model."""
         return b"parameters(" in self.data and re.search(rb"optim(?!\w)", self.data) is not None
@@ -239,18 +249,27 @@ class Code:
             return set()
         if not hooks or self.without_docstrings.words_found.isdisjoint(hooks):
             return set()
-        found: set[bytes] = set()
-        own = {b"", b"Module", b"object"}
-        for cls, bases in _class_definitions(self.data):
-            own.add(cls)
-            for base in bases.split(b","):
-                name = base.partition(b"[")[0].strip()
-                if not name.startswith(b"torch."):
-                    found.add(name.rpartition(b".")[2])
-        found -= own
+        found = set[bytes]().union(*self._foreign_bases())
         if found:
             found.difference_update([name for module, name, _ in iterate_imports(self.data) if is_torch(module)])
         return found
+
+    def combined_bases(self) -> set[bytes]:
+        """Return the last names of the bases of each class with several bases, joined by spaces.
+
+        Such a class may run a method of one base in the middle of another one, without a method of its own.
+        """
+        return {b" ".join(sorted(bases)) for bases in self._foreign_bases() if len(bases) > 1}
+
+    def _foreign_bases(self) -> list[set[bytes]]:
+        """Return the last names of the bases of each class, except classes of the code itself and of torch."""
+        own = {b"", b"Module", b"object"}
+        found: list[set[bytes]] = []
+        for cls, bases in _class_definitions(self.data):
+            own.add(cls)
+            names = (base.partition(b"[")[0].strip() for base in bases.split(b","))
+            found.append({name.rpartition(b".")[2] for name in names if not name.startswith(b"torch.")})
+        return [bases - own for bases in found]
 
     @property
     def does_training_part(self) -> bool:
@@ -549,8 +568,12 @@ _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat1
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
+#: A line that enters autocast, and does not choose whether.
+_REGION_LINE = rb"(?m)^[ \t]*(?:@|with[ \t]+)[\w.]*autocast\((?![^\n]*enabled)"
 #: A low dtype that a function returns, that a table holds, or that is a constant.
 _GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
+#: The cast of a model to a dtype that a variable or a setting holds.
+_CAST_TO_CHOICE = rb"\b(?:model|self)\.to\((?:dtype ?= ?)?[\w.]{0,60}dtype\b"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
 #: Number of bytes before a cast in which the model stands.
@@ -664,7 +687,7 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
-    if b"freq" in line and re.search(_ROUNDED_POSITIONS, line):
+    if b"freq" in line and (b"register_buffer(" in line or re.search(_ROUNDED_POSITIONS, line)):
         return True
     before, dash, _ = line.partition(b" - ")
     if not dash:
@@ -700,13 +723,34 @@ def casts_weights(data: bytes) -> bool:
 
 
 def gives_low_precision(data: bytes) -> bool:
-    """Return True if a definition may give its user a low dtype, or a model with weights in a low dtype.
+    """Return True if a definition may give its user a low dtype, or a model that computes in a low dtype.
 
-    A dtype is given by a return, by a table or by a constant.
+    A dtype is given by a return, by a table or by a constant. The weights of a model may be low, or its forward may
+    enter autocast.
     """
+    if _enters_in_forward(data):
+        return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
-    return re.search(_GIVEN_DTYPE, data) is not None or casts_weights(data)
+    return re.search(_GIVEN_DTYPE, data) is not None or casts_weights(data) or _returns_cast(data)
+
+
+def _enters_in_forward(data: bytes) -> bool:
+    return b"def forward" in data and b"autocast(" in data and re.search(_REGION_LINE, data) is not None
+
+
+def _returns_cast(data: bytes) -> bool:
+    """Return True if a definition casts what it returns, under the same name: ``net = net.half()``, ``return net``."""
+    replaced: set[bytes] = set()
+    for word in (b".half()", b".bfloat16()"):
+        for _, line in _lines_containing(word, data):
+            match line.partition(word)[0].replace(b"=", b" = ").split():
+                case [b"return", _]:
+                    return True
+                case [target, b"=", name] if target == name:
+                    replaced.add(name)
+    returned = b" ".join(line for _, line in _lines_containing(b"return", data)) if replaced else b""
+    return not replaced.isdisjoint(re.findall(rb"\w+", returned))
 
 
 def _casts_copy(line: bytes) -> bool:

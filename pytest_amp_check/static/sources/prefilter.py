@@ -16,9 +16,12 @@ class Prescan:
     may_resume           the file may load the state of an optimizer
     class_names          classes that the file defines, for a file to analyze
     base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
+    combined_bases       names of the bases of each class with several bases, joined by spaces
     imported_names       names of imports: another file takes part if it imports an analyzed file
     chooses_model_dtype  the file lets its user choose a low dtype for the weights of a model
-    casts_weights        the file may store the weights of a model in a low dtype
+    casts_models         the file may cast a model to a low dtype, or to a dtype that its users choose
+    casts_weights        the file may store the weights of a model in a low dtype, or define a model whose forward
+                         enters autocast
     optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
     multiplies_coordinates  the file may multiply matrices of coordinates, and use their digits
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
@@ -32,9 +35,11 @@ class Prescan:
 
     __slots__ = (
         "base_names",
+        "casts_models",
         "casts_weights",
         "chooses_model_dtype",
         "class_names",
+        "combined_bases",
         "computes_tensors",
         "digest",
         "does_training_part",
@@ -59,9 +64,10 @@ class Prescan:
         self.may_have_findings = may_have_findings
         self.class_names: set[bytes] | None = None
         self.base_names: set[bytes] | None = None
+        self.combined_bases: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
         self.does_training_part = self.does_training_step = False
-        self.casts_weights = self.optimizes_model = False
+        self.casts_weights = self.casts_models = self.optimizes_model = False
         self.multiplies_coordinates = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
@@ -85,12 +91,14 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.does_training_step = code.does_training_step
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
+        seen.combined_bases = code.combined_bases()
         seen.does_training_part = code.does_training_part
         seen.optimizes_model = code.optimizes_model
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
         seen.multiplies_coordinates = code.multiplies_coordinates
         seen.chooses_model_dtype = code.chooses_model_dtype
-        seen.casts_weights = code.casts_weights
+        seen.casts_weights = code.casts_weights or code.enters_in_forward
+        seen.casts_models = code.casts_models
     seen.digest = source_files.content_digest(data)
     return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import reduce
 
 from ..comparisons import ItemCounts
@@ -10,14 +11,15 @@ from ..conditions import Formula, conjunction
 from ..interpreter import Interpreter
 from ..microbatches import draws_from_iterator
 from ..source_text import names_in
+from ..state import Loop
 from ..values.containers import MappingValue, SequenceValue, merge_into
-from ..values.gradients import GradValue, ParamsValue
+from ..values.gradients import GradValue, ParamsValue, join_params
 from ..values.objects import StateDict
 from ..values.tensors import as_one_of_many
 from ..values.value import Value, iterable_kind_of
 from .assignments import assign_target
 from .conditional import condition_formula
-from .iteration import element_for, element_of, iterated_value
+from .iteration import element_for, element_of, iterated_value, names_of_attributes
 from .literals import mapping_key
 
 #: Maximum number of elements of a comprehension over scalers or optimizers that is analyzed item by item.
@@ -30,16 +32,29 @@ def evaluate_comprehension(interp: Interpreter, node: ast.ListComp | ast.SetComp
     first = node.generators[0]
     iterable = iterated_value(interp.evaluate(first.iter))
     unpacks = isinstance(node.elt, ast.Starred)
-    items = _object_items(iterable) if len(node.generators) == 1 and not unpacks else None
+    items = _object_items(iterable) if not unpacks else None
+    if items is None and not unpacks:
+        items = names_of_attributes(iterable, first.target, [node.elt])
     if items is not None and first.ifs:
         items = _filter_items(interp, first, items)
     made = (
-        _evaluate_iteration(interp, node, iterable)
+        _evaluate_iteration(interp, node, node.generators, iterable)
         if items is None
-        else SequenceValue([_evaluate_for_item(interp, first, i, node.elt) for i in items])
+        else _concatenate(_evaluate_items(interp, node, items))
+        if len(node.generators) > 1
+        else SequenceValue(_evaluate_items(interp, node, items))
     )
     interp.state.frame.vars = saved
     return made
+
+
+def _concatenate(parts: list[Value]) -> Value:
+    """Return the list of all elements of several lists."""
+    params = [part for part in parts if isinstance(part, ParamsValue)]
+    if len(params) == len(parts):
+        return join_params(params)
+    lists = [part if isinstance(part, SequenceValue) else SequenceValue([part], is_open=True) for part in parts]
+    return SequenceValue([item for each in lists for item in each.items], is_open=any(each.is_open for each in lists))
 
 
 def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
@@ -58,18 +73,41 @@ def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list
     return [item for item, answer in answers if answer]
 
 
-def _evaluate_for_item(interp: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
-    """Evaluate the element of a comprehension for one item."""
-    assign_target(interp, generator.target, item)
-    return interp.evaluate(element)
+def _evaluate_items(
+    interp: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, items: list[Value]
+) -> list[Value]:
+    """Return the element of a comprehension for each item of the first loop, or the lists of its elements."""
+    first, *inner = node.generators
+    found: list[Value] = []
+    for _ in _iterations(interp, first.target, items):
+        if inner:
+            found.append(_evaluate_iteration(interp, node, inner, iterated_value(interp.evaluate(inner[0].iter))))
+        else:
+            found.append(interp.evaluate(node.elt))
+    return found
+
+
+def _iterations(interp: Interpreter, target: ast.expr, items: list[Value]) -> Iterator[Value]:
+    """Assign each item to a target and yield it. Each iteration creates objects of its own."""
+    for number, item in enumerate(items):
+        loop = Loop(-1, len(interp.state.unwind_actions))
+        loop.iteration = number
+        interp.state.loops.append(loop)
+        assign_target(interp, target, item)
+        yield item
+        interp.state.loops.pop()
 
 
 def _evaluate_iteration(
-    interp: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, iterable: Value
+    interp: Interpreter,
+    node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
+    generators: list[ast.comprehension],
+    iterable: Value,
 ) -> Value:
+    """Evaluate one iteration of some loops of a comprehension; ``iterable`` is that of the first of them."""
     over_microbatches = False
-    for generator in node.generators:
-        if generator is not node.generators[0]:
+    for generator in generators:
+        if generator is not generators[0]:
             iterable = interp.evaluate(generator.iter)
         assign_target(interp, generator.target, element_for(interp, iterable, generator.target, generator.iter))
         for test in generator.ifs:
@@ -123,6 +161,9 @@ def evaluate_dict_comp(interp: Interpreter, node: ast.DictComp) -> Value:
         interp.state.frame.vars = saved
         return iterable
     items = _object_items(iterable) if len(node.generators) == 1 else None
+    value = _value_of(node)
+    if items is None and len(node.generators) == 1 and value is not None:
+        items = names_of_attributes(iterable, first.target, [value])
     saved = dict(interp.state.frame.vars)
     made = MappingValue({}, is_open=items is None)
     if items is None:
@@ -131,8 +172,7 @@ def evaluate_dict_comp(interp: Interpreter, node: ast.DictComp) -> Value:
             element = element_for(interp, interp.evaluate(generator.iter), generator.target, generator.iter)
             assign_target(interp, generator.target, element)
         _add_pair(interp, made, node)
-    for item in items or ():
-        assign_target(interp, first.target, item)
+    for _ in _iterations(interp, first.target, items or []):
         if not any(condition_formula(interp, test) is False for test in first.ifs):
             _add_pair(interp, made, node)
     interp.state.frame.vars = saved
@@ -155,14 +195,14 @@ def _value_of(node: ast.DictComp) -> ast.expr | None:
 
 
 def _object_items(iterable: Value) -> list[Value] | None:
-    """Return the items of a short sequence with scalers, optimizers or state dicts, else None."""
+    """Return the items of a short sequence with scalers, optimizers, modules or state dicts, else None."""
     if not isinstance(iterable, SequenceValue) or iterable.is_open or len(iterable.items) > MAX_UNROLLED_ITEMS:
         return None
     return iterable.items if any(_holds_state(item) for item in iterable.items) else None
 
 
 def _holds_state(value: Value) -> bool:
-    """Return True if a value is a scaler, an optimizer or a state dict, or a sequence with such a value."""
+    """Return True if a value is a scaler, an optimizer, a module or a state dict, or a sequence with such a value."""
     if isinstance(value, SequenceValue):
         return any(_holds_state(item) for item in value.items)
-    return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
+    return value.role in ("scaler", "optimizer", "module") or isinstance(value, StateDict)

@@ -10,7 +10,7 @@ from ..interpreter import Interpreter
 from ..source_text import expression_text
 from ..values.definitions import FunctionValue
 from ..values.value import NONE, Value
-from .iteration import element_of
+from .iteration import element_of, is_buffer_of_batches
 
 
 def evaluate_lambda(interp: Interpreter, node: ast.Lambda) -> Value:
@@ -55,6 +55,8 @@ def _report_yielded_region(interp: Interpreter, value: Value, node: ast.Yield | 
 def _record_yield(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
     if any(loop.over_microbatches and loop.frame is interp.state.frame for loop in interp.state.loops):
         interp.state.frame.yields_microbatches = True
+    # The batches that a generator has collected are those of one window of its user.
+    value.microbatches = value.microbatches or is_buffer_of_batches(interp, value)
     _report_yielded_region(interp, value, node)
     if interp.state.frame.on_yield is not None:
         interp.state.frame.on_yield(value)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
+from ...project.syntax import walk
 from ..comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
-from ..source_text import short_text
+from ..source_text import names_in, short_text
 from ..values.containers import MappingValue, SequenceValue
 from ..values.definitions import GeneratorValue
 from ..values.gradients import ParamsValue
@@ -25,6 +27,49 @@ def iterated_value(value: Value) -> Value:
         if isinstance(value, MappingValue)
         else value
     )
+
+
+#: Maximum number of names of attributes that a loop or a comprehension is unrolled over.
+MAX_NAMES = 12
+
+
+def names_of_attributes(value: Value, target: ast.expr, body: Iterable[ast.AST]) -> list[Value] | None:
+    """Return the items of a list of names if a loop gets an attribute by each of them, or None for another list.
+
+    A checkpoint is often built so: ``{name: getattr(self, name).state_dict() for name in ("model", "optimizer")}``.
+    """
+    if not isinstance(value, SequenceValue) or value.is_open or not isinstance(target, ast.Name):
+        return None
+    if not 0 < len(value.items) <= MAX_NAMES or not all(isinstance(item.value, str) for item in value.items):
+        return None
+    for node in (part for top in body for part in walk(top)):
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Name(id=name), *_]) if name == target.id:
+                return value.items
+    return None
+
+
+class BatchBuffers(dict[int, int]):
+    """Lists in which a loop over data puts its batches: number of the list -> key of the loop."""
+
+
+def note_batch(interp: Interpreter, buffer: SequenceValue, item: Value) -> None:
+    """Record a list in which the innermost loop over data puts what it assigns to its variable."""
+    loop = next((loop for loop in reversed(interp.state.loops) if loop.node is not None), None)
+    if loop is None or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
+        return
+    assigned = [interp.state.frame.vars.get(name) for name in names_in(loop.node.target)]
+    parts = item.items if isinstance(item, SequenceValue) else [item]
+    if any(isinstance(part, UnknownValue) and part.origin.is_loop_element and part in assigned for part in parts):
+        interp.file_data(BatchBuffers)[interp.unique_number(buffer)] = loop.key
+
+
+def is_buffer_of_batches(interp: Interpreter, value: Value) -> bool:
+    """Return True for a list in which an open loop over data has put its batches, until there are enough of them."""
+    if not isinstance(value, SequenceValue) or not value.is_open:
+        return False
+    key = interp.file_data(BatchBuffers).get(interp.unique_number(value))
+    return any(loop.key == key for loop in interp.state.loops)
 
 
 def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Value:

@@ -11,7 +11,7 @@ from ..identity import Operation, record_division, record_multiplication, struct
 from ..interpreter import Interpreter, first_result
 from ..source_text import short_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue, merge_into
-from ..values.gradients import GradValue, ParamsValue
+from ..values.gradients import GradValue, ParamsValue, join_params
 from ..values.tensors import TensorValue
 from ..values.value import NO_CONSTANT, NO_NORMALIZATION, ConditionValue, Const, UnknownValue, Value, are_data_sizes
 from .conditional import condition_formula
@@ -88,9 +88,9 @@ def apply_operator(interp: Interpreter, op: str, left: Value, right: Value, node
     special = first_result(interp.handlers.operators, interp, op, left, right, node)
     if special is not None:
         return special
-    for side in (left, right):
-        if isinstance(side, ParamsValue):
-            return side
+    params = [side for side in (left, right) if isinstance(side, ParamsValue)]
+    if params:
+        return join_params(params) if len(params) == 2 else params[0]
     return _combine_containers(op, left, right) or _unknown_operation(interp, op, left, right, node)
 
 

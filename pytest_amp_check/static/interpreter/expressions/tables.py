@@ -13,13 +13,13 @@ from ..counters import equality_formula
 from ..interpreter import Interpreter
 from ..joins import MAX_OPTIONS, join_values
 from ..values.containers import MappingValue
-from ..values.definitions import ExternalName
+from ..values.definitions import ExternalName, FunctionValue, Instance
 from ..values.value import NO_CONSTANT, Const, Value
 
 #: Kinds of values that may stand in a table. Optimizers and scalers are left out: a loop over the keys of their dict
 #: uses all of them, one in each iteration.
 _KINDS = frozenset(
-    ("named", "function", "class", "partial", "autocast", "null context", "constant", "unknown", "imported")
+    ("named", "function", "class", "instance", "partial", "autocast", "null context", "constant", "unknown", "imported")
 )
 
 
@@ -51,12 +51,13 @@ def select_from_table(
 
 
 def _is_table(table: MappingValue) -> bool:
-    """Return True for a dict with a dtype, a region or a name of torch that has a model.
+    """Return True for a dict with a dtype, a region, a name of torch that has a model, or code that takes part.
 
-    Of other names and functions only the first would count, and that is worse than an unknown value.
+    A registry of functions counts from the first function on.
     """
+    holds_functions = any(value.kind == "function" for value in table.items.values())
     return (
-        len(table.items) > 1
+        len(table.items) >= (1 if holds_functions else 2)
         and all(value.kind in _KINDS for value in table.items.values())
         and any(map(_is_known, table.items.values()))
         and not any(isinstance(key, tuple) for key in table.items)
@@ -66,6 +67,10 @@ def _is_table(table: MappingValue) -> bool:
 def _is_known(value: Value) -> bool:
     if isinstance(value, ExternalName):
         return bool(value.possible_dtypes) or canonical_name(value.name) in SURFACE
+    if isinstance(value, FunctionValue):
+        return bool(value.function.used_names)
+    if isinstance(value, Instance):
+        return value.tracked_object is None and any(cls.used_names for cls in value.lineage)
     return value.kind in ("autocast", "null context")
 
 

@@ -30,10 +30,13 @@ def execute_try(interp: Interpreter, node: ast.Try) -> None:
         ]
     interp.state.raising_nodes.append(raised)
     interp.state.try_depth += bool(node.handlers)
+    is_in_loop = bool(node.handlers) and any(loop.node is not None for loop in interp.state.loops)
+    interp.state.caught_in_loop += is_in_loop
     depth, entered = interp.state.region_depth, interp.state.regions_entered
     interp.state.first_tried_statement = node.body[0]
     interp.execute_block(node.body)
     interp.state.try_depth -= bool(node.handlers)
+    interp.state.caught_in_loop -= is_in_loop
     interp.state.raising_nodes.pop()
     if interp.state.current_node is not None:
         interp.execute_block(node.orelse)

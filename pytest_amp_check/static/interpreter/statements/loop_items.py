@@ -11,7 +11,7 @@ from ..expressions.iteration import EnumerateIterables
 from ..interpreter import Interpreter
 from ..source_text import names_in
 from ..values.containers import MappingValue, SequenceValue, UnionValue
-from ..values.definitions import FunctionValue, Instance
+from ..values.definitions import BoundMethod, FunctionValue, Instance, PartialCall
 from ..values.gradients import ParamsValue
 from ..values.objects import ObjectRef
 from ..values.tensors import TensorValue
@@ -19,8 +19,11 @@ from ..values.value import Const, UnknownValue, Value
 
 #: Roles of tracked objects that a loop may iterate over.
 ITERATED_ROLES = frozenset(("optimizer", "scaler"))
-#: Maximum length of a literal sequence that a loop is unrolled over.
+#: Methods of optimizers and scalers.
+_OF_OBJECTS = frozenset(("step", "zero_grad", "unscale_", "scale", "update", "state_dict", "load_state_dict"))
+#: Maximum length of a literal sequence that a loop is unrolled over, and of a sequence of functions and objects.
 MAX_UNROLLED_ITEMS = 4
+MAX_CALLABLE_ITEMS = 12
 
 
 def is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable: Value) -> bool:
@@ -28,7 +31,7 @@ def is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable:
     return (
         _is_of_params(iterable)
         or _is_of_objects(iterable)
-        or any(_is_object(interp, name) for name in names_in(node.target))
+        or any(_is_object(interp, name) and _is_used_as_object(interp, node, name) for name in names_in(node.target))
         or _chooses_object(interp, node)
     )
 
@@ -36,6 +39,23 @@ def is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable:
 def _is_object(interp: Interpreter, name: str | None) -> bool:
     """Return True if the file uses a name as an optimizer or a scaler."""
     return interp.state.frame.module.role_by_text.get(name or "") in ITERATED_ROLES
+
+
+def _is_used_as_object(interp: Interpreter, node: ast.For | ast.AsyncFor, name: str) -> bool:
+    """Return True if a loop uses its variable as an optimizer or a scaler, or names it like one.
+
+    Another function of the file may use the same short name for one.
+    """
+    if any(word in name.lower() for word in ("opt", "scaler")):
+        return True
+    calls = (inner for inner in _statements_of(interp, node) if isinstance(inner, ast.Call))
+    for call in calls:
+        if isinstance(call.func, ast.Attribute):
+            given = call.args[:1] if call.func.attr in ("step", "unscale_") else []
+            owner = [call.func.value] if call.func.attr in _OF_OBJECTS else []
+            if any(isinstance(each, ast.Name) and each.id == name for each in (*owner, *given)):
+                return True
+    return False
 
 
 class _LoopStatements(dict[ast.AST, list[ast.AST]]):
@@ -47,11 +67,16 @@ def _chooses_object(interp: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     if not ITERATED_ROLES.intersection(interp.state.frame.module.role_by_text.values()):
         return False
     names = names_in(node.target)
+    found = (_chosen_object(interp, inner) for inner in _statements_of(interp, node))
+    return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
+
+
+def _statements_of(interp: Interpreter, node: ast.For | ast.AsyncFor) -> list[ast.AST]:
+    """Return the assignments and calls of the body of a loop."""
     statements = interp.file_data(_LoopStatements)
     if node not in statements:
         statements[node] = [inner for inner in _own_nodes(node.body) if isinstance(inner, (ast.Assign, ast.Call))]
-    found = (_chosen_object(interp, inner) for inner in statements[node])
-    return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
+    return statements[node]
 
 
 def _chosen_object(interp: Interpreter, node: ast.AST) -> ast.Subscript | None:
@@ -81,10 +106,22 @@ def few_items(interp: Interpreter, value: Value) -> list[Value] | None:
         # The keys give access to the values.
         held = few_items(interp, SequenceValue(list(value.items.values()), is_open=value.is_open))
         return None if held is None else [Const(key) for key in value.items]
-    if not isinstance(value, SequenceValue) or value.is_open or not 0 < len(value.items) <= MAX_UNROLLED_ITEMS:
+    if not isinstance(value, SequenceValue) or not value.items:
+        return None
+    if len(value.items) <= MAX_CALLABLE_ITEMS and all(map(_is_hook, value.items)):
+        # Hooks and stages: also a list to which other code adds some holds each of these once.
+        return value.items
+    if value.is_open or len(value.items) > MAX_UNROLLED_ITEMS:
         return None
     worth = (ObjectRef, UnionValue, Instance, SequenceValue, FunctionValue)
     return value.items if any(isinstance(item, worth) for item in value.items) else None
+
+
+def _is_hook(value: Value) -> bool:
+    """Return True for a value that the body of a loop calls, or whose methods it calls, except for a module."""
+    if isinstance(value, Instance):
+        return value.tracked_object is None
+    return isinstance(value, (FunctionValue, PartialCall, BoundMethod))
 
 
 def only_index(interp: Interpreter, value: Value) -> list[Value] | None:

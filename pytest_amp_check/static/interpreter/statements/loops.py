@@ -9,9 +9,15 @@ from ....protocol import events as e
 from ....protocol.events import Event
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
-from ..expressions.iteration import element_for, iterated_value, representative_of
+from ..expressions.iteration import (
+    element_for,
+    is_buffer_of_batches,
+    iterated_value,
+    names_of_attributes,
+    representative_of,
+)
 from ..interpreter import Interpreter
-from ..joins import split_on
+from ..joins import for_each_alternative, split_on
 from ..microbatches import (
     draws_from_iterator,
     is_index_selecting,
@@ -22,8 +28,9 @@ from ..microbatches import (
 )
 from ..source_text import loop_text
 from ..state import Loop
+from ..values.containers import UnionValue
 from ..values.definitions import GeneratorValue
-from ..values.value import Const, Value, iterable_kind_of
+from ..values.value import NONE, Const, Value, iterable_kind_of
 from .exceptions import drop_raises_in_training
 from .exits import merge_exits
 from .loop_items import few_items, is_data, is_uniform_loop, only_index
@@ -38,18 +45,38 @@ if TYPE_CHECKING:
 
 def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterated = interp.evaluate(node.iter)
-    items, iterable = few_items(interp, iterated) or only_index(interp, iterated), iterated_value(iterated)
+    if isinstance(iterated, UnionValue) and any(few_items(interp, each) for each in iterated.alternatives()):
+        # ``for hook in hooks or [Default()]``
+        for_each_alternative(interp, iterated, lambda each: _execute_for_over(interp, node, each))
+    else:
+        _execute_for_over(interp, node, iterated)
+
+
+def _execute_for_over(interp: Interpreter, node: ast.For | ast.AsyncFor, iterated: Value) -> Value:
+    """Execute a loop over a value, and return None as a value: a statement has no result."""
+    items, iterable = (
+        (
+            few_items(interp, iterated)
+            or names_of_attributes(iterated, node.target, node.body)
+            or only_index(interp, iterated)
+        ),
+        iterated_value(iterated),
+    )
     if items is None and is_uniform_loop(interp, node, iterable):
         # A body that does the same to every parameter or optimizer runs once, with a representative.
         _unroll_loop(interp, node, [representative_of(interp, iterable, node.iter)], is_uniform=True)
-        return
+        return NONE
     if items is not None:
         _unroll_loop(interp, node, items)
-        return
-    over_microbatches = iterable.microbatches or (
-        iterable_kind_of(iterable) == "range"
-        and not is_index_selecting(node.body, node.target)
-        and _draws_own_data(interp, node)
+        return NONE
+    over_microbatches = (
+        iterable.microbatches
+        or is_buffer_of_batches(interp, iterable)
+        or (
+            iterable_kind_of(iterable) == "range"
+            and not is_index_selecting(node.body, node.target)
+            and _draws_own_data(interp, node)
+        )
     )
 
     def bind_target() -> int | None:
@@ -57,6 +84,7 @@ def execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
         return iterable.end_node if isinstance(iterable, GeneratorValue) else None
 
     _execute_loop(interp, node, bind_target, None, over_microbatches=over_microbatches)
+    return NONE
 
 
 def _unroll_loop(

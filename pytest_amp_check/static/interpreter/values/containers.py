@@ -10,7 +10,7 @@ from ....protocol.events import GradientAccess
 from ..conditions import Formula
 from ..dtypes import NO_DTYPE_INFO, DtypeInfo, join
 from .tensors import TensorValue
-from .value import Aggregate, Const, Value
+from .value import NO_CONSTANT, Aggregate, Const, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +129,18 @@ class MappingValue(Aggregate):
 
     def contained_values(self) -> Iterable[Value]:
         return self.items.values()
+
+
+class ListsByKey(MappingValue):
+    """A ``defaultdict(list)``: the first use of a key adds an empty list."""
+
+    __slots__ = ()
+
+    def item_at(self, index: Value) -> Value | None:
+        known = super().item_at(index)
+        if known is None and index.value is not NO_CONSTANT:
+            known = self.items[index.value] = SequenceValue([])
+        return known
 
 
 class UnionValue(Aggregate):

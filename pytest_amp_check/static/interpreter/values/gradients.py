@@ -38,6 +38,11 @@ class ParamsValue(Value):
             return None
         return ParamsValue(self.modules, self.optimizers, is_single=not self.is_param_group)
 
+    def add(self, others: ParamsValue) -> None:
+        """Add parameters to a list of parameters."""
+        self.modules = join_keys((self.modules, others.modules))
+        self.optimizers = join_keys((self.optimizers, others.optimizers))
+
     def loop_element(self) -> ParamsValue:
         return ParamsValue(
             self.modules, self.optimizers, is_single=not self.is_param_group, is_param_group=self.is_param_group

@@ -23,6 +23,7 @@ class TensorValue(TypedValue):
     """Tensor that is a loss, or part of a loss.
 
     scaler_key           key of the scaler that multiplied the tensor, -1 if none
+    detached_scaler_key  key of the scaler that multiplied what the tensor is detached from, -1 if none
     origin               where the tensor comes from
     module_keys          keys of the modules whose forward the tensor depends on, None if not known
     autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
@@ -47,6 +48,7 @@ class TensorValue(TypedValue):
     __slots__ = (
         "autocast_scope",
         "callees",
+        "detached_scaler_key",
         "first_forward",
         "forward_loops",
         "has_custom_backward",
@@ -67,7 +69,7 @@ class TensorValue(TypedValue):
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.dtype_info = NO_DTYPE_INFO
-        self.scaler_key = -1
+        self.scaler_key = self.detached_scaler_key = -1
         self.has_several_scalers = False
         self.module_keys: frozenset[int] | None = None
         self.autocast_scope = "out"
@@ -121,6 +123,7 @@ class TensorValue(TypedValue):
         made = parts[0].copy()
         made.dtype_info = NO_DTYPE_INFO
         made.scaler_key = max(part.scaler_key for part in parts)
+        made.detached_scaler_key = max(part.detached_scaler_key for part in parts)
         made.has_several_scalers = len({part.scaler_key for part in parts if part.scaler_key >= 0}) > 1 or any(
             p.has_several_scalers for p in parts
         )
