@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer
 from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
@@ -801,3 +802,91 @@ def test_a_step_that_several_loops_call_is_searched_for_hidden_overflows_in_few_
         while steps < 13:
             step()
     assert searched == [0, 10]
+
+
+@pytest.mark.parametrize("is_fused", [False, True], ids=["loss", "loss and skip"])
+def test_a_device_is_waited_for_in_the_step_after_the_checked_one(
+    is_fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(DeviceTransfer, "is_ready", False)
+    if is_fused:
+        monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)
+    running, waits = 0, []
+    read = DeviceTransfer.wait_for_numbers
+
+    def wait(transfer: DeviceTransfer) -> list[float]:
+        waits.append(running)
+        return read(transfer)
+
+    def batch(step: int) -> Tensor:
+        nonlocal running
+        running = step
+        return torch.randn(4, 8)
+
+    monkeypatch.setattr(DeviceTransfer, "wait_for_numbers", wait)
+    run = train(nn.Linear(8, 4), steps=4, scaler=is_fused, batch=batch)
+    assert run.findings == []
+    # The last step has no next step, so the end of the recording waits.
+    assert waits == ([1, 1, 2, 2, 3, 3, 3, 3] if is_fused else [1, 2, 3, 3])
+
+
+def found_in_steps(plan: str, low: float, high: float) -> list[str]:
+    """Train with a step for each letter. Return the steps of the AMP802 findings.
+
+    a       a step that is applied
+    h       a step whose high scale makes its gradients infinite
+    r       a step whose gradients are infinite with any scale, as the root of zero
+    w       a step whose loss is infinite in float16 only
+    n       a step with a batch of NaN
+    """
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=high if plan[0] == "h" else low)
+    with record() as run:
+        for kind, following in zip(plan, [*plan[1:], "end"], strict=True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(torch.randn(4, 8) * (float("nan") if kind == "n" else 1.0))
+                if kind == "r":
+                    output = (output * 0.0).sqrt()
+                elif kind == "w":
+                    output = (output * 0.0 + 400.0).square().square()
+                loss = output.float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            if (kind == "h") is (following == "h") or following not in "ah":
+                scaler.update()
+            else:
+                scaler.update(high if following == "h" else low)
+    assert run.failure is None, run.failure
+    assert [step.skipped for step in run.steps] == [kind != "a" for kind in plan]
+    return [finding.names["step"] for finding in run.findings if finding.code == "AMP802"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps"),
+    [
+        # Before the first applied step, the first skip is examined, and the 18th in a row.
+        ("r", ["0"]),
+        ("h" + "r" * 16, []),
+        ("h" + "r" * 17, ["17"]),
+        # After it, a skip after a growing scale is examined, and the 8th in a row.
+        ("aar", ["2"]),
+        ("aahrrrrrr", []),
+        ("aahrrrrrrr", ["9"]),
+        # After four examined skips without a mistake, only long runs of skips are examined.
+        ("aahaahaahaar", ["11"]),
+        ("aahaahaahaahaar", []),
+    ],
+)
+def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) -> None:
+    assert found_in_steps(plan, low=2.0**10, high=2.0**100) == steps
+
+
+@pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
+def test_no_loss_is_examined_after_sixteen_that_a_scaler_may_handle(count: int, steps: list[str]) -> None:
+    assert found_in_steps("w" * count + "na", low=2.0**24, high=2.0**24) == steps
