@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
@@ -890,3 +892,104 @@ def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) 
 @pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
 def test_no_loss_is_examined_after_sixteen_that_a_scaler_may_handle(count: int, steps: list[str]) -> None:
     assert found_in_steps("w" * count + "na", low=2.0**24, high=2.0**24) == steps
+
+
+#: A loss that stays finite, whatever the square is. Lines 5 and 6 compute the square and the quotient.
+QUOTIENT = """
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(torch.randn(4, 8))
+    high = y * 0.0 + 400.0
+    square = {square}
+    quotient = {quotient}
+    loss = quotient.float().mean() + y.float().square().mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("square", "quotient", "op"),
+    [
+        ("high * high", "y / square", "mul"),
+        ("high * high", "torch.ones_like(y).div_(square) * y", "mul"),
+        ("high * high", "square.reciprocal() * y.detach()", "mul"),
+        ("high * high", "square.reciprocal_() * y", "mul"),
+        ("high * high", "square.rsqrt() * y", "mul"),
+        ("high * high", "square.rsqrt_() * y", "mul"),
+        # The infinity passes through other ops, and into a part of a tensor.
+        ("high * high + 1.0", "y / square", "mul"),
+        ("-(high * high)", "y / square", "mul"),
+        ("torch.stack([high * high, high])", "y / square", "mul"),
+        ("torch.cat([high * high, high])[:4]", "y / square", "mul"),
+        ("y.masked_fill(y == y, float('inf'))", "y / square", "masked_fill"),
+        # An infinity that no division hides, and a division of one.
+        ("high * high", "square.clamp(max=1.0) / y", ""),
+        ("(high * high).clamp(max=6e4)", "y / square", ""),
+        ("(high * high).nan_to_num()", "y / square", ""),
+        # Masks, constants, ops whose true value is beyond any use, and other dtypes.
+        ("y.masked_fill(y == y, float('-inf'))", "y / square", ""),
+        ("torch.full((4, 4), float('inf'), dtype=torch.half)", "y / square", ""),
+        ("(high * 2).half().exp_()", "y / square", ""),
+        ("high.float() * high.float()", "y / square", ""),
+        ("high.double() * 1e300 * 1e300", "y / square", ""),
+    ],
+)
+def test_overflows_that_a_division_hides(
+    square: str, quotient: str, op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = hidden_overflows(QUOTIENT.format(square=square, quotient=quotient), tmp_path, monkeypatch)
+    if not op:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert finding.message.startswith(f"`{op}` overflows float16 in step 0, and a division by its infinity (line 6) ")
+    assert [step.site.line for step in finding.trace] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("region", "is_searched"),
+    [
+        ('with torch.autocast("cpu", dtype=torch.float16):', True),
+        ('with torch.autocast("cpu", dtype=torch.float16, enabled=False):', False),
+        ('with torch.autocast("cpu", dtype=torch.bfloat16):', False),
+        ('with FlopCounterMode(display=False), torch.autocast("cpu", dtype=torch.float16):', False),
+        # Leaving an inner region ends no search.
+        ('with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cpu", dtype=torch.float16):', True),
+    ],
+)
+def test_the_regions_that_are_searched_for_hidden_overflows(
+    region: str, is_searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = QUOTIENT.format(square="(high * high).half()", quotient="y / square")
+    program = program.replace('with torch.autocast("cpu", dtype=torch.float16):', region)
+    program = program.replace("high = y * 0.0 + 400.0", "y = y.half(); high = y * 0.0 + 400.0")
+    assert bool(hidden_overflows(program, tmp_path, monkeypatch)) is is_searched
+
+
+@pytest.mark.parametrize(("backend", "is_searched"), [(None, True), ("inductor", False)])
+def test_no_mode_is_entered_beside_compiled_code(
+    backend: str | None, is_searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = pytest.importorskip("torch._dynamo.eval_frame")
+    monkeypatch.setattr(frames, "cached_backends", {0: backend})
+    program = QUOTIENT.format(square="high * high", quotient="y / square")
+    assert bool(hidden_overflows(program, tmp_path, None)) is is_searched
+
+
+def hidden_overflows(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch | None) -> list[Finding]:
+    """Run a program that computes a loss, and one step. Return the findings of AMP802."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None and monkeypatch is not None:
+        monkeypatch.setattr(frames, "cached_backends", {})
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    path = tmp_path / "train.py"
+    path.write_text(program, encoding="utf-8")
+    names: dict[str, Any] = {"torch": torch, "model": model, "FlopCounterMode": FlopCounterMode}
+    with record() as run:
+        exec(compile(program, str(path), "exec"), names)  # noqa: S102 - ours
+        torch.autograd.backward(scaler.scale(names["loss"]))
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.failure is None, run.failure
+    return [finding for finding in run.findings if finding.code == "AMP802"]
