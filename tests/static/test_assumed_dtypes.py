@@ -327,3 +327,95 @@ def test_what_the_option_assumes(body: str) -> None:
 @pytest.mark.parametrize("body", [body for _, body in ROWS], ids=[name for name, _ in ROWS])
 def test_without_the_option_nothing_is_assumed(body: str) -> None:
     assert check_source(HEAD + body, "train.py") == []
+
+
+MASKED = """\
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask, floor):
+        scores = self.query(x)
+        BODY
+        return scores
+"""
+#: The statements that fill scores: those that write a number beyond the range of float16, and right ones.
+OVERFLOWING = (
+    "scores = scores.masked_fill(mask, -1e9)",
+    "scores.masked_fill_(mask, value=-1e9)",
+    "scores = torch.masked_fill(scores, mask, -1e9)",
+    "scores = torch.masked_fill(scores, mask, value=-1e9)",
+    "scores = torch.masked_fill(input=scores, mask=mask, value=-1e9)",
+    "scores.fill_(-1e9)",
+    "scores = scores.masked_fill(mask, float('-1e9'))",
+    "scores = scores.masked_fill(mask, -1000000000)",
+    "scores[mask] = -1e9",
+    "x[mask] = -1e9",
+    "floor.half().masked_fill_(mask, -1e9)",
+)
+HELD = (
+    "scores = scores.masked_fill(mask, float('-inf'))",
+    "scores = scores.masked_fill(mask, float('x'))",
+    "scores = scores.masked_fill(mask, -6e4)",
+    "scores = scores.masked_fill(mask, floor)",
+    "scores = scores.masked_fill(mask, value=floor)",
+    "scores.masked_fill_()",
+    "torch.masked_fill()",
+    "scores[mask] = -6e4",
+    "scores[mask] = floor",
+    "scores[mask] = 'text'",
+    "scores.add_(-1e9)",
+    "scores = scores.float().masked_fill(mask, -1e9)",
+)
+#: The statements that cast a bias to float16: those of a bias with a number beyond its range, and right ones.
+CASTS = (
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, value=float('-1e9')); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.to(scores.dtype)",
+    "bias = torch.zeros(4).masked_fill(mask, -1e9); scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) * -1e9; scores = scores + bias.half()",
+    "bias = -1e9 * (1.0 - mask.float()); scores = scores + bias.to(torch.float16)",
+    "bias = (1.0 - mask.float()) * float('-1e9'); scores = scores + bias.half()",
+)
+CAST_AND_HELD = (
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.bfloat16()",
+    "bias = mask.float().masked_fill(mask, -6e4); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, float('-inf')); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, floor); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask); scores = scores + bias.half()",
+    "bias = 1e9 * (1.0 - mask.float()); scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) + -1e9; scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) * -6e4; scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias",
+)
+
+
+def found_fills(body: str, assumed_dtype: str = "float16") -> list[tuple[str, int, str]]:
+    """Return label, line in the body and named number of each AMP506."""
+    program = HEAD + MASKED.replace("BODY", body.replace("; ", "\n        "))
+    first = program[: program.index(body.partition(";")[0])].count("\n")
+    findings = check_source(program, "model.py", Settings(assumed_dtype=assumed_dtype))
+    numbers = ("-1e+09", "1e+09")
+    return [
+        (finding.label, finding.line - first, next((each for each in numbers if each in finding.message), ""))
+        for finding in findings
+        if finding.code == "AMP506"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        *((body, [("fill:overflow", 1, "-1e+09")]) for body in OVERFLOWING),
+        *((body, [("fill:cast", 2, "-1e+09")]) for body in CASTS),
+        *((body, []) for body in (*HELD, *CAST_AND_HELD)),
+    ],
+)
+def test_numbers_that_are_written_into_what_may_be_float16(body: str, expected: list[tuple[str, int, str]]) -> None:
+    assert found_fills(body) == expected
+
+
+@pytest.mark.parametrize("body", [*OVERFLOWING[:-1], *CASTS])
+def test_bfloat16_holds_the_numbers_that_float16_does_not(body: str) -> None:
+    assert found_fills(body, "bfloat16") == []
