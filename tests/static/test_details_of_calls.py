@@ -194,3 +194,30 @@ def test_a_disabled_scaler_only_steps(each: str, steps_each_time: bool, step: st
     """The loss of four micro-batches is not divided, unless each micro-batch is stepped."""
     found = labels(DISABLED.format(scale=scale, each=each, step=step))
     assert found == ["step@undivided"] * (not steps_each_time)
+
+
+BARE = """\
+def train(loader, stack, region):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        {enter}
+        scaler.scale(F.mse_loss(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("enter", "may_be_region"),
+    [
+        ("stack.enter_context(region)", True),
+        ("stack.enter_context(torch.autocast('cuda'))", True),
+        ("stack.enter_context()", False),
+        ("stack.push(region)", False),
+        ("pass", False),
+    ],
+)
+def test_a_context_that_an_unknown_stack_enters_may_be_a_region(enter: str, may_be_region: bool) -> None:
+    assert labels(BARE.format(enter=enter)) == ["scale@no-autocast"] * (not may_be_region)
