@@ -419,3 +419,11 @@ def test_numbers_that_are_written_into_what_may_be_float16(body: str, expected: 
 @pytest.mark.parametrize("body", [*OVERFLOWING[:-1], *CASTS])
 def test_bfloat16_holds_the_numbers_that_float16_does_not(body: str) -> None:
     assert found_fills(body, "bfloat16") == []
+
+
+def test_averages_are_told_apart_from_other_sums() -> None:
+    bodies = [body for body in AVERAGES.values() if "# AMP508" in body]
+    assert bodies
+    for body in bodies:
+        (finding,) = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+        assert "keeps a moving average in bfloat16, where small updates round to nothing" in finding.message

@@ -386,3 +386,44 @@ def test_states_in_a_saved_value(saved: str, expected: list[str]) -> None:
 )
 def test_states_that_other_code_receives(keep: str, is_checkpoint: bool) -> None:
     assert labels_of(keep) == [FORGOTTEN] * is_checkpoint
+
+
+OF_CLASS = """\
+import torch
+
+{outside}
+
+class Training:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {inside}
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.model(x) - y).square().mean()
+        {scaler}.scale(loss).backward()
+        {scaler}.step(self.optimizer)
+        {scaler}.update()
+
+    def {method}(self):
+        return {{"optimizer": self.optimizer.state_dict()}}
+"""
+NEW_SCALER = 'scaler = torch.amp.GradScaler("cuda")'
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "scaler", "method", "is_forgotten"),
+    [
+        ("", f"self.{NEW_SCALER}", "self.scaler", "state_dict", True),
+        # Whoever constructs the scaler saves its state.
+        (NEW_SCALER, "pass", "scaler", "state_dict", False),
+        ("", f"self.{NEW_SCALER}", "self.scaler", "describe", False),
+    ],
+)
+def test_the_state_of_a_class_that_constructs_a_scaler(
+    outside: str, inside: str, scaler: str, method: str, is_forgotten: bool
+) -> None:
+    program = OF_CLASS.format(outside=outside, inside=inside, scaler=scaler, method=method)
+    assert [finding.label for finding in check_source(program, "train.py")] == ["save:no-scaler"] * is_forgotten
