@@ -262,7 +262,8 @@ def test_weights_that_are_averaged_over_processes_after_a_skipped_step() -> None
     assert code == "AMP403"
     assert message.startswith("`averager.average_parameters` averages weights over processes")
     # Until the averaging begins, all processes have the same gradients, and skip together.
-    assert codes_of_local_sgd(own=False, warm=4) == []
+    assert codes_of_local_sgd(own=False, warm=4) == codes_of_local_sgd(own=False, warm=3) == []
+    assert [code for code, _ in codes_of_local_sgd(own=False, warm=2)] == ["AMP403"]
     assert codes_of_local_sgd(own=False, skip=4) == []
 
 
@@ -272,7 +273,11 @@ def test_a_skipped_step_leaves_out_what_post_local_sgd_averages(skip: int) -> No
     ((code, message),) = codes_of_local_sgd(own=True, skip=skip)
     assert code == "AMP403"
     assert message.startswith("`scaler.step` was skipped, so this process missed the weight average of `optimizer`")
-    assert codes_of_local_sgd(own=True, warm=4, skip=skip) == []
+    # A skipped step is not counted as a step of the warm-up.
+    assert (
+        codes_of_local_sgd(own=True, warm=4, skip=skip) == codes_of_local_sgd(own=True, warm=skip + 1, skip=skip) == []
+    )
+    assert [code for code, _ in codes_of_local_sgd(own=True, warm=skip, skip=skip)] == ["AMP403"]
 
 
 @pytest.mark.usefixtures("one_rank")
