@@ -249,3 +249,43 @@ def test_zeros_in_the_place_of_a_bad_loss_divide_nothing(zeros: str) -> None:
         for operations in (division + replaced, replaced + division):
             found = check_source(PROGRAM.format(indent(operations, "        ")), "train.py")
             assert [each.code for each in found] == ["AMP301"] * count
+
+
+OF_WINDOWS = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+N = 4
+model = nn.Linear(5, 1)
+optimizer = torch.optim.SGD({arguments})
+for i, (u, v) in enumerate(loader):
+    loss = F.mse_loss(model(u), v)
+    ({loss}).backward()
+    if (i + 1) % N == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loss", "is_divided"),
+    [
+        ("model.parameters(), lr=0.2", "loss", False),
+        # The learning rate may be divided in place of the loss.
+        ("model.parameters(), lr=0.2 / N", "loss", True),
+        ("model.parameters(), 0.2 / N", "loss", True),
+        ("params=model.parameters(), lr=0.2 / N", "loss", True),
+        ("[{'params': model.parameters(), 'lr': 0.2 / N}], lr=0.2", "loss", True),
+        ("model.parameters(), lr=0.2, momentum=0.9 / N", "loss", False),
+        ("model.parameters(), lr=0.2", "loss * 0.25", True),
+        ("model.parameters(), lr=0.2", "loss * (1 / N)", True),
+        # The weight of a term is no share of a window.
+        ("model.parameters(), lr=0.2", "loss * 0.3", False),
+        ("model.parameters(), lr=0.2", "loss * 0.75", False),
+        ("model.parameters(), lr=0.2", "loss * 1.0", False),
+    ],
+)
+def test_the_learning_rate_or_the_loss_is_divided(arguments: str, loss: str, is_divided: bool) -> None:
+    findings = check_source(OF_WINDOWS.format(arguments=arguments, loss=loss), "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("step@undivided", 10)] * (not is_divided)
