@@ -427,3 +427,28 @@ def test_averages_are_told_apart_from_other_sums() -> None:
     for body in bodies:
         (finding,) = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
         assert "keeps a moving average in bfloat16, where small updates round to nothing" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("expression", "label"),
+    [
+        ("x.square().mean(-1, keepdim=True) ** 0.5", "fragile:statistics"),
+        ("x * x.pow(2).mean(-1, keepdim=True) ** -0.5", "fragile:statistics"),
+        ("x.square().mean(-1, keepdim=True).sqrt()", "fragile:statistics"),
+        # No root, and no mean of squares.
+        ("x.square().mean(-1, keepdim=True) ** 1.5", ""),
+        ("x.square().mean(-1, keepdim=True) ** 2", ""),
+        ("x.mean(-1, keepdim=True) ** 0.5", ""),
+        ("x.float().softmax(-1).bfloat16().topk(2)", "fragile:ranking"),
+        ("torch.topk(x.float().softmax(-1).to(torch.bfloat16), 2)", "fragile:ranking"),
+        ("x.float().sigmoid().bfloat16().topk(2)", "fragile:ranking"),
+        # No probabilities, and no cast of them to a low dtype.
+        ("x.float().tanh().bfloat16().topk(2)", ""),
+        ("torch.topk((x.float() * 2).bfloat16(), 2)", ""),
+        ("x.float().softmax(-1).topk(2)", ""),
+    ],
+)
+def test_roots_of_statistics_and_ranks_of_probabilities(expression: str, label: str) -> None:
+    body = f"def f(x: torch.Tensor):\n    return {expression}\n"
+    findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+    assert [finding.label for finding in findings] == [label] * bool(label)
