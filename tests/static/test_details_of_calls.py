@@ -221,3 +221,49 @@ def train(loader, stack, region):
 )
 def test_a_context_that_an_unknown_stack_enters_may_be_a_region(enter: str, may_be_region: bool) -> None:
     assert labels(BARE.format(enter=enter)) == ["scale@no-autocast"] * (not may_be_region)
+
+
+CLOSURE = """\
+optimizer = torch.optim.LBFGS(model.parameters())
+
+class Trainer:
+    def compute(self{more}):
+        {clear}
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(self.x), self.y)
+        loss.backward()
+        return loss
+
+trainer = Trainer()
+for x, y in loader:
+    def closure({parameters}):
+        {clear}
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+    optimizer.step({arguments})
+"""
+IF_ASKED = "optimizer.zero_grad() if clears else None"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "clear", "arguments", "is_stale"),
+    [
+        ("", "optimizer.zero_grad()", "closure", False),
+        ("", "pass", "closure", True),
+        ("", "pass", "closure=closure", True),
+        ("", "pass", "lambda: closure()", True),
+        # Optimizers of other packages pass further arguments on, as many as the closure accepts.
+        ("clears", IF_ASKED, "closure, True", False),
+        ("clears", IF_ASKED, "closure, False", True),
+        ("", "optimizer.zero_grad()", "closure, False", False),
+        ("clears", IF_ASKED, "trainer.compute, True", False),
+        ("clears", IF_ASKED, "trainer.compute, False", True),
+        ("", "pass", "trainer.compute", True),
+    ],
+)
+def test_a_step_calls_its_closure(parameters: str, clear: str, arguments: str, is_stale: bool) -> None:
+    more = f", {parameters}" if parameters else ""
+    program = CLOSURE.format(parameters=parameters, more=more, clear=clear, arguments=arguments)
+    assert labels(program) == ["backward@stale"] * is_stale
