@@ -267,3 +267,30 @@ def test_a_step_calls_its_closure(parameters: str, clear: str, arguments: str, i
     more = f", {parameters}" if parameters else ""
     program = CLOSURE.format(parameters=parameters, more=more, clear=clear, arguments=arguments)
     assert labels(program) == ["backward@stale"] * is_stale
+
+
+BY_NAME = """\
+from torch import optim
+
+rule = {made}(model.parameters(), lr=0.2)
+for u, v in loader:
+    F.mse_loss(model(u), v).backward()
+    rule.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_optimizer"),
+    [
+        ("torch.optim.SGD", True),
+        ("getattr(torch.optim, 'SGD')", True),
+        ("getattr(torch.optim, name)", True),
+        ("getattr(optim, name)", True),
+        ("getattr(optim, name, optim.SGD)", True),
+        ("getattr(torch, name)", False),
+        ("getattr(optim.lr_scheduler, name)", False),
+        ("getattr(parts, name)", False),
+    ],
+)
+def test_an_optimizer_that_is_got_by_a_name(made: str, is_optimizer: bool) -> None:
+    assert labels(BY_NAME.format(made=made)) == ["backward@stale"] * is_optimizer
