@@ -427,3 +427,44 @@ def test_the_state_of_a_class_that_constructs_a_scaler(
 ) -> None:
     program = OF_CLASS.format(outside=outside, inside=inside, scaler=scaler, method=method)
     assert [finding.label for finding in check_source(program, "train.py")] == ["save:no-scaler"] * is_forgotten
+
+
+COLLECTED = """\
+import torch
+from torch import nn
+
+def train(loader, optimizers, schedulers, parts, path):
+    scaler = torch.amp.GradScaler("cuda")
+    model = nn.Linear(5, 1)
+    for x, y in loader:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    torch.save({{"model": model.state_dict(), "steps": {states}}}, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "is_of_optimizers"),
+    [
+        ("[each.state_dict() for each in optimizers]", True),
+        ("[each.state_dict() for each in list(optimizers)]", True),
+        ("[each.state_dict() for each in tuple(optimizers)]", True),
+        ("[each.state_dict() for each, other in zip(optimizers, schedulers)]", True),
+        ("[each.state_dict() for i, each in enumerate(optimizers)]", True),
+        ("[each.state_dict() for each in optimizers.values()]", True),
+        ("{key: each.state_dict() for key, each in optimizers.items()}", True),
+        # Only the name of the collection tells what is in it.
+        ("[each.state_dict() for each in parts]", False),
+        ("[each.state_dict() for each in list(parts)]", False),
+        ("[each.state_dict() for each in choose(optimizers)]", False),
+    ],
+)
+def test_states_of_a_collection(states: str, is_of_optimizers: bool) -> None:
+    findings = check_source(COLLECTED.format(states=states), "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("save:no-scaler", 16)] * is_of_optimizers

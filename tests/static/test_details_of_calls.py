@@ -294,3 +294,22 @@ for u, v in loader:
 )
 def test_an_optimizer_that_is_got_by_a_name(made: str, is_optimizer: bool) -> None:
     assert labels(BY_NAME.format(made=made)) == ["backward@stale"] * is_optimizer
+
+
+@pytest.mark.parametrize(
+    ("freeze", "is_trained"),
+    [
+        ("pass", True),
+        ("model.requires_grad_(False)", False),
+        ("model.requires_grad_(requires_grad=False)", False),
+        ("model.requires_grad_(requires_grad=True)", True),
+        ("model.requires_grad_()", True),
+        ("model.requires_grad_(flag)", True),
+    ],
+)
+def test_a_model_in_float16_that_may_be_frozen(freeze: str, is_trained: bool) -> None:
+    program = f"model.half()\n{freeze}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    program += "for x, y in loader:\n    optimizer.zero_grad()\n"
+    program += "    F.mse_loss(model(x).float(), y).backward()\n    optimizer.step()\n"
+    codes = [finding.code for finding in check_source(HEAD + program, "train.py")]
+    assert codes == ["AMP501"] * is_trained
