@@ -452,3 +452,34 @@ def test_roots_of_statistics_and_ranks_of_probabilities(expression: str, label: 
     body = f"def f(x: torch.Tensor):\n    return {expression}\n"
     findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
     assert [finding.label for finding in findings] == [label] * bool(label)
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_low"),
+    [
+        ("torch.arange(n, dtype=x.dtype)", True),
+        ("torch.arange(n, dtype=dtype)", True),
+        ("torch.arange(n, dtype=param_dtype)", True),
+        ("torch.arange(0, n, dtype=x.dtype)", True),
+        ("torch.arange(n).to(x.dtype)", True),
+        ("torch.arange(0, n).view(-1)[None].to(x.dtype)", True),
+        ("torch.arange(n, dtype=torch.float16)", True),
+        ("torch.arange(n, dtype=torch.bfloat16)", True),
+        # Other dtypes, names that speak of no dtype, and dtypes of integers.
+        ("torch.arange(n, dtype=torch.float32)", False),
+        ("torch.arange(n, dtype=torch.int64)", False),
+        ("torch.arange(n, dtype=kind)", False),
+        ("torch.arange(n, dtype=mask.dtype)", False),
+        ("torch.arange(n, dtype=input_ids.dtype)", False),
+        # Exponents, and numbers between zero and one.
+        ("2 ** torch.arange(n, dtype=x.dtype)", False),
+        ("torch.arange(n, dtype=x.dtype) ** 2", True),
+        ("torch.arange(0, n, 2, dtype=x.dtype)", False),
+        ("torch.arange(0, n, 2).view(-1).to(x.dtype)", False),
+        ("torch.linspace(0, 1, n, dtype=x.dtype)", False),
+    ],
+)
+def test_consecutive_integers_in_the_dtype_of_the_option(expression: str, is_low: bool) -> None:
+    body = f"def f(x: torch.Tensor, n, dtype, param_dtype, kind, mask, input_ids):\n    return {expression}\n"
+    findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+    assert [finding.label for finding in findings] == ["positions:numbers"] * is_low
