@@ -313,3 +313,43 @@ def test_a_model_in_float16_that_may_be_frozen(freeze: str, is_trained: bool) ->
     program += "    F.mse_loss(model(x).float(), y).backward()\n    optimizer.step()\n"
     codes = [finding.code for finding in check_source(HEAD + program, "train.py")]
     assert codes == ["AMP501"] * is_trained
+
+
+BEHIND = """\
+scale = nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        out = model(x)
+    loss = ({output}).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "is_low"),
+    [
+        ("out", True),
+        ("out.half()", True),
+        ("out.to(torch.float16)", True),
+        ("out.type(torch.float16)", True),
+        ("out.to('cuda')", True),
+        ("out.float()", False),
+        ("out.double()", False),
+        ("out.to(torch.float32)", False),
+        ("out.to(dtype=torch.float32)", False),
+        ("out.type(torch.float32)", False),
+        ("out.type(torch.float64)", False),
+        ("out.float().mul(2)", False),
+        # A float32 operand with dimensions makes the product float32.
+        ("out * scale", False),
+        ("out.mul(scale)", False),
+        ("out.mul(y.float())", False),
+    ],
+)
+def test_squares_behind_a_region_are_low_unless_the_output_is_converted(output: str, is_low: bool) -> None:
+    assert labels(BEHIND.format(output=output)) == ["fragile:squares"] * is_low
