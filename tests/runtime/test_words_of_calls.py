@@ -308,3 +308,20 @@ for i, (x, y) in enumerate(batches * 4):
     finding = found(body, tmp_path / "train.py", "AMP304")
     assert f"`{said}`" in finding.message
     assert (finding.site.column, finding.site.end_column) == columns
+
+
+def test_the_scaler_of_an_earlier_step_is_named_for_a_step_past_it(tmp_path: Path) -> None:
+    body = """
+held = {"amp": scaler}
+for turn, (x, y) in enumerate(batches[:2]):
+    optimizer.zero_grad()
+    scaled = held["amp"].scale(loss_of(x, y))
+    scaled.backward()
+    if turn == 0:
+        held["amp"].step(optimizer)
+        held["amp"].update()
+    else:
+        optimizer.step()
+"""
+    message = found(body, tmp_path / "train.py", "AMP204").message
+    assert message.endswith("write `held['amp'].step(optimizer)` and then `held['amp'].update()` in its place")
