@@ -637,6 +637,28 @@ class Passing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_an_op_between_the_scaling_and_the_backward() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with record() as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(torch.randn(4, 8)).float().square().mean()
+            scaled = scaler.scale(loss)
+            if step == 1:
+                scaled = (scaled * 0.0).log()  # scaled before
+            torch.autograd.backward(scaled)
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    finding = only(run)
+    assert finding.line == line_of("scaled before")
+    assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
+
+
 @pytest.mark.parametrize("how", ["one loss", "two losses", "a scaler of its own", "a mode of its own"])
 def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
     torch.manual_seed(0)
@@ -927,6 +949,7 @@ with torch.autocast("cpu", dtype=torch.float16):
         # Masks, constants, ops whose true value is beyond any use, and other dtypes.
         ("y.masked_fill(y == y, float('-inf'))", "y / square", ""),
         ("torch.full((4, 4), float('inf'), dtype=torch.half)", "y / square", ""),
+        ("limit * 1.0", "y / square", ""),
         ("(high * 2).half().exp_()", "y / square", ""),
         ("high.float() * high.float()", "y / square", ""),
         ("high.double() * 1e300 * 1e300", "y / square", ""),
@@ -985,7 +1008,8 @@ def hidden_overflows(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
     path = tmp_path / "train.py"
     path.write_text(program, encoding="utf-8")
-    names: dict[str, Any] = {"torch": torch, "model": model, "FlopCounterMode": FlopCounterMode}
+    limit = torch.full((4, 4), float("inf"), dtype=torch.float16)
+    names: dict[str, Any] = {"torch": torch, "model": model, "limit": limit, "FlopCounterMode": FlopCounterMode}
     with record() as run:
         exec(compile(program, str(path), "exec"), names)  # noqa: S102 - ours
         torch.autograd.backward(scaler.scale(names["loss"]))
