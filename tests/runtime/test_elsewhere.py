@@ -205,6 +205,24 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
     assert [finding.code for finding in run.findings] == ["AMP606"]
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_work_of_a_region_that_runs_behind_an_inner_region(*, enabled: bool) -> None:
+    may_run = threading.Event()
+
+    def run_later() -> None:
+        may_run.wait(60)
+        run_layer()
+
+    with record() as run, ThreadPoolExecutor(1) as pool, torch.autocast("cpu", dtype=torch.bfloat16):
+        future = pool.submit(run_later)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            pass
+        may_run.set()
+        future.result()
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
 def test_threads_give_what_they_give_without_a_recording() -> None:
     seen: list[object] = []
     before = dict(torch.nn.modules.module._global_forward_pre_hooks)
