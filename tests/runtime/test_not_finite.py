@@ -967,6 +967,16 @@ def test_overflows_that_a_division_hides(
     assert [step.site.line for step in finding.trace] == [5, 6]
 
 
+def test_an_overflow_that_two_searches_find_is_reported_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = QUOTIENT.format(square="high * high", quotient="y / square").strip().replace("\n", "\n    ")
+    train = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
+    program = f"optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\nfor step in range(12):\n    {loop}\n    "
+    (finding,) = hidden_overflows(f"{program}{train}\nloss = model(torch.ones(1, 8)).sum()", tmp_path, monkeypatch)
+    assert (finding.line, finding.names["step"]) == (6, "0")
+
+
 @pytest.mark.parametrize(
     ("region", "is_searched"),
     [
