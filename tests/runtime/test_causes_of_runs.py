@@ -557,6 +557,12 @@ PAIRS = (
         ("`div` in code outside of modules", "a division by zero"),
         ADVANTAGE.format(std="reward.std() + 1e-8", mark=""),
     ),
+    Pair(
+        "a view of a value of one step that later steps read",
+        ADVANTAGE.format(std="reward.std()", mark="  # AMP802").replace("* advantage", "* advantage.view(-1, 1)"),
+        ("`div` in code outside of modules", "a division by zero"),
+        ADVANTAGE.format(std="reward.std() + 1e-8", mark="").replace("* advantage", "* advantage.view(-1, 1)"),
+    ),
 )
 
 

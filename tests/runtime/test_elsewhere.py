@@ -205,6 +205,24 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
     assert [finding.code for finding in run.findings] == ["AMP606"]
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_work_of_a_region_that_runs_behind_an_inner_region(*, enabled: bool) -> None:
+    may_run = threading.Event()
+
+    def run_later() -> None:
+        may_run.wait(60)
+        run_layer()
+
+    with record() as run, ThreadPoolExecutor(1) as pool, torch.autocast("cpu", dtype=torch.bfloat16):
+        future = pool.submit(run_later)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            pass
+        may_run.set()
+        future.result()
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
 def test_threads_give_what_they_give_without_a_recording() -> None:
     seen: list[object] = []
     before = dict(torch.nn.modules.module._global_forward_pre_hooks)
@@ -262,7 +280,8 @@ def test_weights_that_are_averaged_over_processes_after_a_skipped_step() -> None
     assert code == "AMP403"
     assert message.startswith("`averager.average_parameters` averages weights over processes")
     # Until the averaging begins, all processes have the same gradients, and skip together.
-    assert codes_of_local_sgd(own=False, warm=4) == []
+    assert codes_of_local_sgd(own=False, warm=4) == codes_of_local_sgd(own=False, warm=3) == []
+    assert [code for code, _ in codes_of_local_sgd(own=False, warm=2)] == ["AMP403"]
     assert codes_of_local_sgd(own=False, skip=4) == []
 
 
@@ -272,7 +291,11 @@ def test_a_skipped_step_leaves_out_what_post_local_sgd_averages(skip: int) -> No
     ((code, message),) = codes_of_local_sgd(own=True, skip=skip)
     assert code == "AMP403"
     assert message.startswith("`scaler.step` was skipped, so this process missed the weight average of `optimizer`")
-    assert codes_of_local_sgd(own=True, warm=4, skip=skip) == []
+    # A skipped step is not counted as a step of the warm-up.
+    assert (
+        codes_of_local_sgd(own=True, warm=4, skip=skip) == codes_of_local_sgd(own=True, warm=skip + 1, skip=skip) == []
+    )
+    assert [code for code, _ in codes_of_local_sgd(own=True, warm=skip, skip=skip)] == ["AMP403"]
 
 
 @pytest.mark.usefixtures("one_rank")

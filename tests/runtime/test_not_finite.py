@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer
 from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
@@ -634,6 +637,28 @@ class Passing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_an_op_between_the_scaling_and_the_backward() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with record() as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(torch.randn(4, 8)).float().square().mean()
+            scaled = scaler.scale(loss)
+            if step == 1:
+                scaled = (scaled * 0.0).log()  # scaled before
+            torch.autograd.backward(scaled)
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    finding = only(run)
+    assert finding.line == line_of("scaled before")
+    assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
+
+
 @pytest.mark.parametrize("how", ["one loss", "two losses", "a scaler of its own", "a mode of its own"])
 def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
     torch.manual_seed(0)
@@ -801,3 +826,204 @@ def test_a_step_that_several_loops_call_is_searched_for_hidden_overflows_in_few_
         while steps < 13:
             step()
     assert searched == [0, 10]
+
+
+@pytest.mark.parametrize("is_fused", [False, True], ids=["loss", "loss and skip"])
+def test_a_device_is_waited_for_in_the_step_after_the_checked_one(
+    is_fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(DeviceTransfer, "is_ready", False)
+    if is_fused:
+        monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)
+    running, waits = 0, []
+    read = DeviceTransfer.wait_for_numbers
+
+    def wait(transfer: DeviceTransfer) -> list[float]:
+        waits.append(running)
+        return read(transfer)
+
+    def batch(step: int) -> Tensor:
+        nonlocal running
+        running = step
+        return torch.randn(4, 8)
+
+    monkeypatch.setattr(DeviceTransfer, "wait_for_numbers", wait)
+    run = train(nn.Linear(8, 4), steps=4, scaler=is_fused, batch=batch)
+    assert run.findings == []
+    # The last step has no next step, so the end of the recording waits.
+    assert waits == ([1, 1, 2, 2, 3, 3, 3, 3] if is_fused else [1, 2, 3, 3])
+
+
+def found_in_steps(plan: str, low: float, high: float) -> list[str]:
+    """Train with a step for each letter. Return the steps of the AMP802 findings.
+
+    a       a step that is applied
+    h       a step whose high scale makes its gradients infinite
+    r       a step whose gradients are infinite with any scale, as the root of zero
+    w       a step whose loss is infinite in float16 only
+    n       a step with a batch of NaN
+    """
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=high if plan[0] == "h" else low)
+    with record() as run:
+        for kind, following in zip(plan, [*plan[1:], "end"], strict=True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(torch.randn(4, 8) * (float("nan") if kind == "n" else 1.0))
+                if kind == "r":
+                    output = (output * 0.0).sqrt()
+                elif kind == "w":
+                    output = (output * 0.0 + 400.0).square().square()
+                loss = output.float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            if (kind == "h") is (following == "h") or following not in "ah":
+                scaler.update()
+            else:
+                scaler.update(high if following == "h" else low)
+    assert run.failure is None, run.failure
+    assert [step.skipped for step in run.steps] == [kind != "a" for kind in plan]
+    return [finding.names["step"] for finding in run.findings if finding.code == "AMP802"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps"),
+    [
+        # Before the first applied step, the first skip is examined, and the 18th in a row.
+        ("r", ["0"]),
+        ("h" + "r" * 16, []),
+        ("h" + "r" * 17, ["17"]),
+        # After it, a skip after a growing scale is examined, and the 8th in a row.
+        ("aar", ["2"]),
+        ("aahrrrrrr", []),
+        ("aahrrrrrrr", ["9"]),
+        # After four examined skips without a mistake, only long runs of skips are examined.
+        ("aahaahaahaar", ["11"]),
+        ("aahaahaahaahaar", []),
+    ],
+)
+def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) -> None:
+    assert found_in_steps(plan, low=2.0**10, high=2.0**100) == steps
+
+
+@pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
+def test_no_loss_is_examined_after_sixteen_that_a_scaler_may_handle(count: int, steps: list[str]) -> None:
+    assert found_in_steps("w" * count + "na", low=2.0**24, high=2.0**24) == steps
+
+
+#: A loss that stays finite, whatever the square is. Lines 5 and 6 compute the square and the quotient.
+QUOTIENT = """
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(torch.randn(4, 8))
+    high = y * 0.0 + 400.0
+    square = {square}
+    quotient = {quotient}
+    loss = quotient.float().mean() + y.float().square().mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("square", "quotient", "op"),
+    [
+        ("high * high", "y / square", "mul"),
+        ("high * high", "torch.ones_like(y).div_(square) * y", "mul"),
+        ("high * high", "square.reciprocal() * y.detach()", "mul"),
+        ("high * high", "square.reciprocal_() * y", "mul"),
+        ("high * high", "square.rsqrt() * y", "mul"),
+        ("high * high", "square.rsqrt_() * y", "mul"),
+        # The infinity passes through other ops, and into a part of a tensor.
+        ("high * high + 1.0", "y / square", "mul"),
+        ("-(high * high)", "y / square", "mul"),
+        ("torch.stack([high * high, high])", "y / square", "mul"),
+        ("torch.cat([high * high, high])[:4]", "y / square", "mul"),
+        ("y.masked_fill(y == y, float('inf'))", "y / square", "masked_fill"),
+        # An infinity that no division hides, and a division of one.
+        ("high * high", "square.clamp(max=1.0) / y", ""),
+        ("(high * high).clamp(max=6e4)", "y / square", ""),
+        ("(high * high).nan_to_num()", "y / square", ""),
+        # Masks, constants, ops whose true value is beyond any use, and other dtypes.
+        ("y.masked_fill(y == y, float('-inf'))", "y / square", ""),
+        ("torch.full((4, 4), float('inf'), dtype=torch.half)", "y / square", ""),
+        ("limit * 1.0", "y / square", ""),
+        ("(high * 2).half().exp_()", "y / square", ""),
+        ("high.float() * high.float()", "y / square", ""),
+        ("high.double() * 1e300 * 1e300", "y / square", ""),
+    ],
+)
+def test_overflows_that_a_division_hides(
+    square: str, quotient: str, op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = hidden_overflows(QUOTIENT.format(square=square, quotient=quotient), tmp_path, monkeypatch)
+    if not op:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert finding.message.startswith(f"`{op}` overflows float16 in step 0, and a division by its infinity (line 6) ")
+    assert [step.site.line for step in finding.trace] == [5, 6]
+
+
+def test_an_overflow_that_two_searches_find_is_reported_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = QUOTIENT.format(square="high * high", quotient="y / square").strip().replace("\n", "\n    ")
+    train = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
+    program = f"optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\nfor step in range(12):\n    {loop}\n    "
+    (finding,) = hidden_overflows(f"{program}{train}\nloss = model(torch.ones(1, 8)).sum()", tmp_path, monkeypatch)
+    assert (finding.line, finding.names["step"]) == (6, "0")
+
+
+@pytest.mark.parametrize(
+    ("region", "is_searched"),
+    [
+        ('with torch.autocast("cpu", dtype=torch.float16):', True),
+        ('with torch.autocast("cpu", dtype=torch.float16, enabled=False):', False),
+        ('with torch.autocast("cpu", dtype=torch.bfloat16):', False),
+        ('with FlopCounterMode(display=False), torch.autocast("cpu", dtype=torch.float16):', False),
+        # Leaving an inner region ends no search.
+        ('with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cpu", dtype=torch.float16):', True),
+    ],
+)
+def test_the_regions_that_are_searched_for_hidden_overflows(
+    region: str, is_searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = QUOTIENT.format(square="(high * high).half()", quotient="y / square")
+    program = program.replace('with torch.autocast("cpu", dtype=torch.float16):', region)
+    program = program.replace("high = y * 0.0 + 400.0", "y = y.half(); high = y * 0.0 + 400.0")
+    assert bool(hidden_overflows(program, tmp_path, monkeypatch)) is is_searched
+
+
+@pytest.mark.parametrize(("backend", "is_searched"), [(None, True), ("inductor", False)])
+def test_no_mode_is_entered_beside_compiled_code(
+    backend: str | None, is_searched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = pytest.importorskip("torch._dynamo.eval_frame")
+    monkeypatch.setattr(frames, "cached_backends", {0: backend})
+    program = QUOTIENT.format(square="high * high", quotient="y / square")
+    assert bool(hidden_overflows(program, tmp_path, None)) is is_searched
+
+
+def hidden_overflows(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch | None) -> list[Finding]:
+    """Run a program that computes a loss, and one step. Return the findings of AMP802."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None and monkeypatch is not None:
+        monkeypatch.setattr(frames, "cached_backends", {})
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    path = tmp_path / "train.py"
+    path.write_text(program, encoding="utf-8")
+    limit = torch.full((4, 4), float("inf"), dtype=torch.float16)
+    names: dict[str, Any] = {"torch": torch, "model": model, "limit": limit, "FlopCounterMode": FlopCounterMode}
+    with record() as run:
+        exec(compile(program, str(path), "exec"), names)  # noqa: S102 - ours
+        torch.autograd.backward(scaler.scale(names["loss"]))
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.failure is None, run.failure
+    return [finding for finding in run.findings if finding.code == "AMP802"]

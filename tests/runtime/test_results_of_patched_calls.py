@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,17 @@ IN_PLACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "clamp_ by name": lambda t, o: t.clamp_(min=-1),
     "addcmul_": lambda t, o: t.addcmul_(o, o, value=1e-3),
     "addcdiv_": lambda t, o: t.addcdiv_(o, o + 2, value=1e-3),
+    "add_ by name": lambda t, o: t.add_(other=o),
+    "add_ by name with a factor": lambda t, o: t.add_(other=o, alpha=1e-3),
+    "sub_ by name with a factor": lambda t, o: t.sub_(other=o, alpha=1e-3),
+    "mul_ by name": lambda t, o: t.mul_(other=o),
+    "lerp_ by name": lambda t, o: t.lerp_(end=o, weight=1e-3),
+    "lerp_ with a weight by name": lambda t, o: t.lerp_(o, weight=1e-3),
+    "addcmul_ without a factor": lambda t, o: t.addcmul_(o, o),
+    "addcmul_ by name": lambda t, o: t.addcmul_(tensor1=o, tensor2=o, value=1e-3),
+    "addcdiv_ with an operand by name": lambda t, o: t.addcdiv_(o, tensor2=o + 2),
+    "index_add_": lambda t, o: t.index_add_(0, torch.arange(len(t)), o),
+    "index_add_ by name": lambda t, o: t.index_add_(dim=0, index=torch.arange(len(t)), source=o),
     "masked_fill_": lambda t, o: t.masked_fill_(o > 0, 0.25),
     "+=": lambda t, o: t.__iadd__(o),
     "*=": lambda t, o: t.__imul__(0.5),
@@ -54,6 +66,29 @@ def test_an_op_in_place_returns_its_tensor(name: str, dtype: torch.dtype) -> Non
         observed = run()
     assert recorded.failure is None
     assert all(torch.equal(one, other) for one, other in zip(alone, observed, strict=True))
+
+
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "add_": lambda t: t.add_(),
+    "add_ with only a factor": lambda t: t.add_(alpha=2),
+    "mul_": lambda t: t.mul_(),
+    "addcmul_": lambda t: t.addcmul_(t),
+    "lerp_": lambda t: t.lerp_(t),
+    "an unknown name": lambda t: t.add_(t, beta=2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_op_in_place_is_refused_with_the_error_of_torch(name: str, dtype: torch.dtype) -> None:
+    tensor = torch.ones(8, dtype=dtype)
+    with pytest.raises(TypeError) as alone:
+        REFUSED[name](tensor)
+    with record() as run, pytest.raises(TypeError) as observed:
+        REFUSED[name](tensor)
+    assert str(observed.value) == str(alone.value)
+    assert run.failure is None
+    assert torch.equal(tensor, torch.ones(8, dtype=dtype))
 
 
 @pytest.mark.parametrize("in_region", [False, True])

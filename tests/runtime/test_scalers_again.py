@@ -51,7 +51,11 @@ def check(tmp_path: Path, make: str, run: str = AGAIN) -> str:
 
 @pytest.mark.parametrize(
     "make",
-    ['self.scaler = torch.amp.GradScaler("cpu")  # AMP208', "self.scaler = torch.cpu.amp.GradScaler()  # AMP208"],
+    [
+        'self.scaler = torch.amp.GradScaler("cpu")  # AMP208',
+        "self.scaler = torch.cpu.amp.GradScaler()  # AMP208",
+        'self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=int(700))  # AMP208',
+    ],
 )
 def test_a_scaler_for_each_epoch_is_named(make: str, tmp_path: Path) -> None:
     message = check(tmp_path, make)

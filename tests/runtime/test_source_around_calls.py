@@ -50,6 +50,9 @@ call(Holder(), torch.tensor([9000.0]))
         # The latest assignment before the call.
         ("angles = x.bfloat16()", "x.half()", "pass", "sin(angles)", 7),
         ("pass", "x.half()", "angles = angles + 0", "sin(angles)", 7),
+        # The cast of an integer variable comes first.
+        ("steps = torch.arange(9000, 9001); low = (x * 0 + 1).half()", "low * steps.half()", "pass", "sin(angles)", 7),
+        ("steps = torch.ones(1); low = x.half()", "low * steps.half()", "pass", "sin(angles)", 6),
         # Nothing is assigned, or nothing rounds.
         ("holder.low = x.half()", "x", "pass", "sin(holder.low)", 9),
         ("half = torch.half", "torch.ones(1, dtype=half) * 9000", "pass", "sin(angles)", 9),
@@ -94,6 +97,14 @@ FUNCTION = "    def step():\n        optimizer.step()"
         ("", "if len(model.weight):\n        optimizer.step()", False),
         ("", "if not len(model.weight):\n        pass\n    else:\n        optimizer.step()", False),
         ("", "if i >= 0:\n        if len(model.weight):\n            optimizer.step()", False),
+        ("", "try:\n        pass\n    finally:\n        if len(model.weight):\n            optimizer.step()", False),
+        (
+            "",
+            "try:\n        1 / 0\n    except ArithmeticError:\n        if len([i]):\n            optimizer.step()",
+            False,
+        ),
+        ("", "match i:\n        case _:\n            if len([i]):\n                optimizer.step()", False),
+        ("", "match i:\n        case _:\n            optimizer.step()", True),
         # The condition of a definition is none of its calls.
         (f"if len(model.weight):\n{FUNCTION}", "step()", True),
         (f"if i >= 0 if 'i' in vars() else True:\n{FUNCTION}", "step()", True),
@@ -188,6 +199,11 @@ for i in range(2):
         ("pass", "def read():", "scale = 8.0", "NORM", False),
         ("pass", "def read(scale=8.0):", "NORM", "pass", False),
         ("pass", "def read(init_scale=8.0):", "NORM", "pass", True),
+        ("scaler.get_scale()", "def read():", "pass", "NORM", True),
+        # A comparison does not depend on the scale.
+        ("pass", "def read():", "kept.append(model.weight.grad.norm().item() == 0.0)", "pass", False),
+        ("pass", "def read():", "kept.append(model.weight.grad.norm().item() != 0.0)", "pass", False),
+        ("pass", "def read():", "kept.append(0.0 == 0.0)", "NORM", True),
     ],
 )
 def test_a_norm_that_is_read_near_code_with_the_scale(

@@ -139,27 +139,33 @@ scaler.update()
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "scaler"),
     [
-        "scaler.scale(loss).backward()",
-        "torch.autograd.backward(scaler.scale(loss))",
-        "torch.autograd.backward([scaler.scale(outputs=loss)])",
-        "run_backward(tensors=scaler.scale(loss))",
+        ("scaler.scale(loss).backward()", "scaler"),
+        ("torch.autograd.backward(scaler.scale(loss))", "scaler"),
+        ("torch.autograd.backward([scaler.scale(outputs=loss)])", "scaler"),
+        ("run_backward(tensors=scaler.scale(loss))", "scaler"),
+        ("held['amp'].scale(loss).backward()", "held['amp']"),
+        ("torch.autograd.backward((held['amp'].scale(loss),))", "held['amp']"),
+        # The call that scales the loss is in another function.
+        ("scaled(loss).backward()", "scaler"),
     ],
 )
-def test_the_scaler_of_a_scaled_backward_is_named(call: str, tmp_path: Path) -> None:
+def test_the_scaler_of_a_scaled_backward_is_named(call: str, scaler: str, tmp_path: Path) -> None:
     body = f"""
 from torch.autograd import backward as run_backward
 
 x, y = batches[0]
 loss = loss_of(x, y)
+held = {{"amp": scaler}}
+scaled = lambda loss: scaler.scale(loss)
 {call}
 optimizer.step()
 """
     finding = found(body, tmp_path / "train.py", "AMP204")
     assert finding.message == (
         "`optimizer.step()` applies gradients that are still multiplied by the loss scale: write "
-        "`scaler.step(optimizer)` and then `scaler.update()` in its place"
+        f"`{scaler}.step(optimizer)` and then `{scaler}.update()` in its place"
     )
 
 
@@ -261,3 +267,61 @@ scaled = {call}(loss)
 """
     message = found(body, tmp_path / "train.py", "AMP205").message
     assert message.startswith(f"`{call}` scales a loss that is already multiplied by a loss scale: ")
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [("regions['half']", "`regions['half']`"), ("region_of('half')", "`region_of`"), ("(region)", "`region`")],
+)
+def test_the_expression_of_a_context_that_is_entered_twice(context: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+region = torch.autocast("cpu", dtype=torch.bfloat16)
+regions = {{"half": region}}
+region_of = regions.get
+with {context}:
+    with {context}:
+        model(batches[0][0])
+"""
+    message = found(body, tmp_path / "train.py", "AMP102").message
+    assert message.partition(" is entered while it is already open")[0] == said
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "columns"),
+    [
+        ("if i % 4 == 0:\n        STEP", "i % 4 == 0", (7, 17)),
+        ("if 0 == i % größe:\n        STEP", "0 == i % größe", (7, 21)),
+        ("if i % 4 != 0:\n        continue\n    STEP", "i % 4 == 0", (7, 17)),
+        ("if (\n        i % 4\n        == 0\n    ):\n        STEP", "i % 4 == 0", (8, 12)),
+    ],
+)
+def test_the_condition_of_an_early_window_is_named(
+    end: str, said: str, columns: tuple[int, int], tmp_path: Path
+) -> None:
+    end = end.replace("STEP", "scaler.step(optimizer); scaler.update(); optimizer.zero_grad()")
+    body = f"""
+größe = 4
+for i, (x, y) in enumerate(batches * 4):
+    scaler.scale(loss_of(x, y)).backward()
+    {end}
+"""
+    finding = found(body, tmp_path / "train.py", "AMP304")
+    assert f"`{said}`" in finding.message
+    assert (finding.site.column, finding.site.end_column) == columns
+
+
+def test_the_scaler_of_an_earlier_step_is_named_for_a_step_past_it(tmp_path: Path) -> None:
+    body = """
+held = {"amp": scaler}
+for turn, (x, y) in enumerate(batches[:2]):
+    optimizer.zero_grad()
+    scaled = held["amp"].scale(loss_of(x, y))
+    scaled.backward()
+    if turn == 0:
+        held["amp"].step(optimizer)
+        held["amp"].update()
+    else:
+        optimizer.step()
+"""
+    message = found(body, tmp_path / "train.py", "AMP204").message
+    assert message.endswith("write `held['amp'].step(optimizer)` and then `held['amp'].update()` in its place")

@@ -327,3 +327,159 @@ def test_what_the_option_assumes(body: str) -> None:
 @pytest.mark.parametrize("body", [body for _, body in ROWS], ids=[name for name, _ in ROWS])
 def test_without_the_option_nothing_is_assumed(body: str) -> None:
     assert check_source(HEAD + body, "train.py") == []
+
+
+MASKED = """\
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask, floor):
+        scores = self.query(x)
+        BODY
+        return scores
+"""
+#: The statements that fill scores: those that write a number beyond the range of float16, and right ones.
+OVERFLOWING = (
+    "scores = scores.masked_fill(mask, -1e9)",
+    "scores.masked_fill_(mask, value=-1e9)",
+    "scores = torch.masked_fill(scores, mask, -1e9)",
+    "scores = torch.masked_fill(scores, mask, value=-1e9)",
+    "scores = torch.masked_fill(input=scores, mask=mask, value=-1e9)",
+    "scores.fill_(-1e9)",
+    "scores = scores.masked_fill(mask, float('-1e9'))",
+    "scores = scores.masked_fill(mask, -1000000000)",
+    "scores[mask] = -1e9",
+    "x[mask] = -1e9",
+    "floor.half().masked_fill_(mask, -1e9)",
+)
+HELD = (
+    "scores = scores.masked_fill(mask, float('-inf'))",
+    "scores = scores.masked_fill(mask, float('x'))",
+    "scores = scores.masked_fill(mask, -6e4)",
+    "scores = scores.masked_fill(mask, floor)",
+    "scores = scores.masked_fill(mask, value=floor)",
+    "scores.masked_fill_()",
+    "torch.masked_fill()",
+    "scores[mask] = -6e4",
+    "scores[mask] = floor",
+    "scores[mask] = 'text'",
+    "scores.add_(-1e9)",
+    "scores = scores.float().masked_fill(mask, -1e9)",
+)
+#: The statements that cast a bias to float16: those of a bias with a number beyond its range, and right ones.
+CASTS = (
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, value=float('-1e9')); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.to(scores.dtype)",
+    "bias = torch.zeros(4).masked_fill(mask, -1e9); scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) * -1e9; scores = scores + bias.half()",
+    "bias = -1e9 * (1.0 - mask.float()); scores = scores + bias.to(torch.float16)",
+    "bias = (1.0 - mask.float()) * float('-1e9'); scores = scores + bias.half()",
+)
+CAST_AND_HELD = (
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias.bfloat16()",
+    "bias = mask.float().masked_fill(mask, -6e4); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, float('-inf')); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, floor); scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask); scores = scores + bias.half()",
+    "bias = 1e9 * (1.0 - mask.float()); scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) + -1e9; scores = scores + bias.half()",
+    "bias = (1.0 - mask.float()) * -6e4; scores = scores + bias.half()",
+    "bias = mask.float().masked_fill(mask, -1e9); scores = scores + bias",
+)
+
+
+def found_fills(body: str, assumed_dtype: str = "float16") -> list[tuple[str, int, str]]:
+    """Return label, line in the body and named number of each AMP506."""
+    program = HEAD + MASKED.replace("BODY", body.replace("; ", "\n        "))
+    first = program[: program.index(body.partition(";")[0])].count("\n")
+    findings = check_source(program, "model.py", Settings(assumed_dtype=assumed_dtype))
+    numbers = ("-1e+09", "1e+09")
+    return [
+        (finding.label, finding.line - first, next((each for each in numbers if each in finding.message), ""))
+        for finding in findings
+        if finding.code == "AMP506"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        *((body, [("fill:overflow", 1, "-1e+09")]) for body in OVERFLOWING),
+        *((body, [("fill:cast", 2, "-1e+09")]) for body in CASTS),
+        *((body, []) for body in (*HELD, *CAST_AND_HELD)),
+    ],
+)
+def test_numbers_that_are_written_into_what_may_be_float16(body: str, expected: list[tuple[str, int, str]]) -> None:
+    assert found_fills(body) == expected
+
+
+@pytest.mark.parametrize("body", [*OVERFLOWING[:-1], *CASTS])
+def test_bfloat16_holds_the_numbers_that_float16_does_not(body: str) -> None:
+    assert found_fills(body, "bfloat16") == []
+
+
+def test_averages_are_told_apart_from_other_sums() -> None:
+    bodies = [body for body in AVERAGES.values() if "# AMP508" in body]
+    assert bodies
+    for body in bodies:
+        (finding,) = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+        assert "keeps a moving average in bfloat16, where small updates round to nothing" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("expression", "label"),
+    [
+        ("x.square().mean(-1, keepdim=True) ** 0.5", "fragile:statistics"),
+        ("x * x.pow(2).mean(-1, keepdim=True) ** -0.5", "fragile:statistics"),
+        ("x.square().mean(-1, keepdim=True).sqrt()", "fragile:statistics"),
+        # No root, and no mean of squares.
+        ("x.square().mean(-1, keepdim=True) ** 1.5", ""),
+        ("x.square().mean(-1, keepdim=True) ** 2", ""),
+        ("x.mean(-1, keepdim=True) ** 0.5", ""),
+        ("x.float().softmax(-1).bfloat16().topk(2)", "fragile:ranking"),
+        ("torch.topk(x.float().softmax(-1).to(torch.bfloat16), 2)", "fragile:ranking"),
+        ("x.float().sigmoid().bfloat16().topk(2)", "fragile:ranking"),
+        # No probabilities, and no cast of them to a low dtype.
+        ("x.float().tanh().bfloat16().topk(2)", ""),
+        ("torch.topk((x.float() * 2).bfloat16(), 2)", ""),
+        ("x.float().softmax(-1).topk(2)", ""),
+    ],
+)
+def test_roots_of_statistics_and_ranks_of_probabilities(expression: str, label: str) -> None:
+    body = f"def f(x: torch.Tensor):\n    return {expression}\n"
+    findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+    assert [finding.label for finding in findings] == [label] * bool(label)
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_low"),
+    [
+        ("torch.arange(n, dtype=x.dtype)", True),
+        ("torch.arange(n, dtype=dtype)", True),
+        ("torch.arange(n, dtype=param_dtype)", True),
+        ("torch.arange(0, n, dtype=x.dtype)", True),
+        ("torch.arange(n).to(x.dtype)", True),
+        ("torch.arange(0, n).view(-1)[None].to(x.dtype)", True),
+        ("torch.arange(n, dtype=torch.float16)", True),
+        ("torch.arange(n, dtype=torch.bfloat16)", True),
+        # Other dtypes, names that speak of no dtype, and dtypes of integers.
+        ("torch.arange(n, dtype=torch.float32)", False),
+        ("torch.arange(n, dtype=torch.int64)", False),
+        ("torch.arange(n, dtype=kind)", False),
+        ("torch.arange(n, dtype=mask.dtype)", False),
+        ("torch.arange(n, dtype=input_ids.dtype)", False),
+        # Exponents, and numbers between zero and one.
+        ("2 ** torch.arange(n, dtype=x.dtype)", False),
+        ("torch.arange(n, dtype=x.dtype) ** 2", True),
+        ("torch.arange(0, n, 2, dtype=x.dtype)", False),
+        ("torch.arange(0, n, 2).view(-1).to(x.dtype)", False),
+        ("torch.linspace(0, 1, n, dtype=x.dtype)", False),
+    ],
+)
+def test_consecutive_integers_in_the_dtype_of_the_option(expression: str, is_low: bool) -> None:
+    body = f"def f(x: torch.Tensor, n, dtype, param_dtype, kind, mask, input_ids):\n    return {expression}\n"
+    findings = check_source(HEAD + body, "train.py", Settings(assumed_dtype="bfloat16"))
+    assert [finding.label for finding in findings] == ["positions:numbers"] * is_low

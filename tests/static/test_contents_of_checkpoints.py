@@ -386,3 +386,85 @@ def test_states_in_a_saved_value(saved: str, expected: list[str]) -> None:
 )
 def test_states_that_other_code_receives(keep: str, is_checkpoint: bool) -> None:
     assert labels_of(keep) == [FORGOTTEN] * is_checkpoint
+
+
+OF_CLASS = """\
+import torch
+
+{outside}
+
+class Training:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {inside}
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (self.model(x) - y).square().mean()
+        {scaler}.scale(loss).backward()
+        {scaler}.step(self.optimizer)
+        {scaler}.update()
+
+    def {method}(self):
+        return {{"optimizer": self.optimizer.state_dict()}}
+"""
+NEW_SCALER = 'scaler = torch.amp.GradScaler("cuda")'
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "scaler", "method", "is_forgotten"),
+    [
+        ("", f"self.{NEW_SCALER}", "self.scaler", "state_dict", True),
+        # Whoever constructs the scaler saves its state.
+        (NEW_SCALER, "pass", "scaler", "state_dict", False),
+        ("", f"self.{NEW_SCALER}", "self.scaler", "describe", False),
+    ],
+)
+def test_the_state_of_a_class_that_constructs_a_scaler(
+    outside: str, inside: str, scaler: str, method: str, is_forgotten: bool
+) -> None:
+    program = OF_CLASS.format(outside=outside, inside=inside, scaler=scaler, method=method)
+    assert [finding.label for finding in check_source(program, "train.py")] == ["save:no-scaler"] * is_forgotten
+
+
+COLLECTED = """\
+import torch
+from torch import nn
+
+def train(loader, optimizers, schedulers, parts, path):
+    scaler = torch.amp.GradScaler("cuda")
+    model = nn.Linear(5, 1)
+    for x, y in loader:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    torch.save({{"model": model.state_dict(), "steps": {states}}}, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "is_of_optimizers"),
+    [
+        ("[each.state_dict() for each in optimizers]", True),
+        ("[each.state_dict() for each in list(optimizers)]", True),
+        ("[each.state_dict() for each in tuple(optimizers)]", True),
+        ("[each.state_dict() for each, other in zip(optimizers, schedulers)]", True),
+        ("[each.state_dict() for i, each in enumerate(optimizers)]", True),
+        ("[each.state_dict() for each in optimizers.values()]", True),
+        ("{key: each.state_dict() for key, each in optimizers.items()}", True),
+        # Only the name of the collection tells what is in it.
+        ("[each.state_dict() for each in parts]", False),
+        ("[each.state_dict() for each in list(parts)]", False),
+        ("[each.state_dict() for each in choose(optimizers)]", False),
+    ],
+)
+def test_states_of_a_collection(states: str, is_of_optimizers: bool) -> None:
+    findings = check_source(COLLECTED.format(states=states), "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("save:no-scaler", 16)] * is_of_optimizers

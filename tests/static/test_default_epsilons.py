@@ -23,6 +23,9 @@ def find_lines(source: str, dtype: str = "float16") -> list[int]:
         ("t, *, tiny: float = 1e-8", "t / (torch.abs(t) + tiny)", True),
         ("t, /, eps=1e-8", "torch.sqrt(t + eps)", True),
         ("t, eps=1e-6", "torch.log(t.clamp(min=eps))", False),
+        # Half of the least number of float16 rounds to the even neighbor, which is zero.
+        ("t, eps=2.9802322387695312e-08", "torch.log(t.clamp(min=eps))", True),
+        ("t, eps=2.9802322387695316e-08", "torch.log(t.clamp(min=eps))", False),
         ("t, eps", "torch.log(t.clamp(min=eps))", False),
         ("t, eps=None", "torch.log(t.clamp(min=eps))", False),
         ("t, eps=1e-12", "torch.log(t.float().clamp(min=eps))", False),

@@ -194,3 +194,162 @@ def test_a_disabled_scaler_only_steps(each: str, steps_each_time: bool, step: st
     """The loss of four micro-batches is not divided, unless each micro-batch is stepped."""
     found = labels(DISABLED.format(scale=scale, each=each, step=step))
     assert found == ["step@undivided"] * (not steps_each_time)
+
+
+BARE = """\
+def train(loader, stack, region):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        {enter}
+        scaler.scale(F.mse_loss(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("enter", "may_be_region"),
+    [
+        ("stack.enter_context(region)", True),
+        ("stack.enter_context(torch.autocast('cuda'))", True),
+        ("stack.enter_context()", False),
+        ("stack.push(region)", False),
+        ("pass", False),
+    ],
+)
+def test_a_context_that_an_unknown_stack_enters_may_be_a_region(enter: str, may_be_region: bool) -> None:
+    assert labels(BARE.format(enter=enter)) == ["scale@no-autocast"] * (not may_be_region)
+
+
+CLOSURE = """\
+optimizer = torch.optim.LBFGS(model.parameters())
+
+class Trainer:
+    def compute(self{more}):
+        {clear}
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(self.x), self.y)
+        loss.backward()
+        return loss
+
+trainer = Trainer()
+for x, y in loader:
+    def closure({parameters}):
+        {clear}
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+    optimizer.step({arguments})
+"""
+IF_ASKED = "optimizer.zero_grad() if clears else None"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "clear", "arguments", "is_stale"),
+    [
+        ("", "optimizer.zero_grad()", "closure", False),
+        ("", "pass", "closure", True),
+        ("", "pass", "closure=closure", True),
+        ("", "pass", "lambda: closure()", True),
+        # Optimizers of other packages pass further arguments on, as many as the closure accepts.
+        ("clears", IF_ASKED, "closure, True", False),
+        ("clears", IF_ASKED, "closure, False", True),
+        ("", "optimizer.zero_grad()", "closure, False", False),
+        ("clears", IF_ASKED, "trainer.compute, True", False),
+        ("clears", IF_ASKED, "trainer.compute, False", True),
+        ("", "pass", "trainer.compute", True),
+    ],
+)
+def test_a_step_calls_its_closure(parameters: str, clear: str, arguments: str, is_stale: bool) -> None:
+    more = f", {parameters}" if parameters else ""
+    program = CLOSURE.format(parameters=parameters, more=more, clear=clear, arguments=arguments)
+    assert labels(program) == ["backward@stale"] * is_stale
+
+
+BY_NAME = """\
+from torch import optim
+
+rule = {made}(model.parameters(), lr=0.2)
+for u, v in loader:
+    F.mse_loss(model(u), v).backward()
+    rule.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_optimizer"),
+    [
+        ("torch.optim.SGD", True),
+        ("getattr(torch.optim, 'SGD')", True),
+        ("getattr(torch.optim, name)", True),
+        ("getattr(optim, name)", True),
+        ("getattr(optim, name, optim.SGD)", True),
+        ("getattr(torch, name)", False),
+        ("getattr(optim.lr_scheduler, name)", False),
+        ("getattr(parts, name)", False),
+    ],
+)
+def test_an_optimizer_that_is_got_by_a_name(made: str, is_optimizer: bool) -> None:
+    assert labels(BY_NAME.format(made=made)) == ["backward@stale"] * is_optimizer
+
+
+@pytest.mark.parametrize(
+    ("freeze", "is_trained"),
+    [
+        ("pass", True),
+        ("model.requires_grad_(False)", False),
+        ("model.requires_grad_(requires_grad=False)", False),
+        ("model.requires_grad_(requires_grad=True)", True),
+        ("model.requires_grad_()", True),
+        ("model.requires_grad_(flag)", True),
+    ],
+)
+def test_a_model_in_float16_that_may_be_frozen(freeze: str, is_trained: bool) -> None:
+    program = f"model.half()\n{freeze}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    program += "for x, y in loader:\n    optimizer.zero_grad()\n"
+    program += "    F.mse_loss(model(x).float(), y).backward()\n    optimizer.step()\n"
+    codes = [finding.code for finding in check_source(HEAD + program, "train.py")]
+    assert codes == ["AMP501"] * is_trained
+
+
+BEHIND = """\
+scale = nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        out = model(x)
+    loss = ({output}).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "is_low"),
+    [
+        ("out", True),
+        ("out.half()", True),
+        ("out.to(torch.float16)", True),
+        ("out.type(torch.float16)", True),
+        ("out.to('cuda')", True),
+        ("out.float()", False),
+        ("out.double()", False),
+        ("out.to(torch.float32)", False),
+        ("out.to(dtype=torch.float32)", False),
+        ("out.type(torch.float32)", False),
+        ("out.type(torch.float64)", False),
+        ("out.float().mul(2)", False),
+        # A float32 operand with dimensions makes the product float32.
+        ("out * scale", False),
+        ("out.mul(scale)", False),
+        ("out.mul(y.float())", False),
+    ],
+)
+def test_squares_behind_a_region_are_low_unless_the_output_is_converted(output: str, is_low: bool) -> None:
+    assert labels(BEHIND.format(output=output)) == ["fragile:squares"] * is_low

@@ -243,3 +243,46 @@ class Trainer:
 def test_a_constructor_that_refuses_a_window_with_a_flag(check: str, excludes: bool) -> None:
     source = REFUSED.format(check=check)
     assert [finding.code for finding in check_source(source, "train.py")] == ([] if excludes else ["AMP301"])
+
+
+OF_LIGHTNING = """\
+import lightning as L
+import torch
+from torch import nn
+
+
+class Task(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Linear(5, 1)
+
+    def training_step(self, batch, i):
+        x, y = batch
+        return nn.functional.mse_loss(self.model(x), y) / {divisor}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+trainer = L.Trainer({settings})
+trainer.fit(Task(), loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "divisor", "is_divided_twice"),
+    [
+        ("accumulate_grad_batches=4", "4", True),
+        ("accumulate_grad_batches=4", "4.0", True),
+        ("accumulate_grad_batches=N", "N", True),
+        ("accumulate_grad_batches=4", "2", False),
+        ("accumulate_grad_batches=4", "N", False),
+        ("accumulate_grad_batches=N", "4", False),
+        ("accumulate_grad_batches=1", "1", False),
+        ("max_epochs=4", "4", False),
+        ("", "4", False),
+    ],
+)
+def test_a_loss_that_lightning_divides_as_well(settings: str, divisor: str, is_divided_twice: bool) -> None:
+    findings = check_source(OF_LIGHTNING.format(settings=settings, divisor=divisor), "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("loss:divided-twice", 13)] * is_divided_twice

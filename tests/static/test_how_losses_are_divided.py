@@ -249,3 +249,107 @@ def test_zeros_in_the_place_of_a_bad_loss_divide_nothing(zeros: str) -> None:
         for operations in (division + replaced, replaced + division):
             found = check_source(PROGRAM.format(indent(operations, "        ")), "train.py")
             assert [each.code for each in found] == ["AMP301"] * count
+
+
+OF_WINDOWS = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+N = 4
+model = nn.Linear(5, 1)
+optimizer = torch.optim.SGD({arguments})
+for i, (u, v) in enumerate(loader):
+    loss = F.mse_loss(model(u), v)
+    ({loss}).backward()
+    if (i + 1) % N == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loss", "is_divided"),
+    [
+        ("model.parameters(), lr=0.2", "loss", False),
+        # The learning rate may be divided in place of the loss.
+        ("model.parameters(), lr=0.2 / N", "loss", True),
+        ("model.parameters(), 0.2 / N", "loss", True),
+        ("params=model.parameters(), lr=0.2 / N", "loss", True),
+        ("[{'params': model.parameters(), 'lr': 0.2 / N}], lr=0.2", "loss", True),
+        ("model.parameters(), lr=0.2, momentum=0.9 / N", "loss", False),
+        ("model.parameters(), lr=0.2", "loss * 0.25", True),
+        ("model.parameters(), lr=0.2", "loss * (1 / N)", True),
+        # The weight of a term is no share of a window.
+        ("model.parameters(), lr=0.2", "loss * 0.3", False),
+        ("model.parameters(), lr=0.2", "loss * 0.75", False),
+        ("model.parameters(), lr=0.2", "loss * 1.0", False),
+    ],
+)
+def test_the_learning_rate_or_the_loss_is_divided(arguments: str, loss: str, is_divided: bool) -> None:
+    findings = check_source(OF_WINDOWS.format(arguments=arguments, loss=loss), "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("step@undivided", 10)] * (not is_divided)
+
+
+IN_ANY_FORM = """\
+import copy
+import operator
+import typing
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+N = 4
+model = nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+for i, (u, v) in enumerate(loader):
+    loss = {loss}
+    loss.backward()
+    if (i + 1) % N == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_divided"),
+    [
+        # Divisions, in any form.
+        ("operator.truediv(LOSS, N)", True),
+        ("operator.mul(LOSS, 1 / N)", True),
+        ("torch.div(LOSS, N)", True),
+        ("torch.true_divide(LOSS, N)", True),
+        ("torch.mul(LOSS, 0.25)", True),
+        ("(LOSS).div(N)", True),
+        ("(LOSS).mul(0.25)", True),
+        ("(LOSS).div_(N)", True),
+        ("sum([LOSS, LOSS]) / N", True),
+        # What keeps a division.
+        ("typing.cast(torch.Tensor, LOSS / N)", True),
+        ("torch.mean(LOSS / N)", True),
+        ("torch.stack([LOSS / N]).sum()", True),
+        ("torch.clone(LOSS / N)", True),
+        ("torch.nan_to_num(LOSS / N)", True),
+        ("abs(LOSS / N)", True),
+        ("torch.abs(LOSS / N)", True),
+        ("(LOSS / N).clone()", True),
+        # The same without a division.
+        ("operator.mul(LOSS, 2)", False),
+        ("typing.cast(torch.Tensor, LOSS)", False),
+        ("copy.copy(LOSS)", False),
+        ("torch.sum(LOSS)", False),
+        ("torch.stack([LOSS]).mean()", False),
+        ("torch.add(LOSS, LOSS)", False),
+        ("torch.squeeze(LOSS)", False),
+        ("torch.nan_to_num(LOSS)", False),
+        ("torch.where(u, LOSS, 0.0)", False),
+        ("abs(LOSS)", False),
+        ("max(LOSS, LOSS)", False),
+        ("(LOSS).clone()", False),
+    ],
+)
+def test_a_loss_of_a_window_in_any_form(loss: str, is_divided: bool) -> None:
+    program = IN_ANY_FORM.format(loss=loss.replace("LOSS", "F.mse_loss(model(u), v)"))
+    findings = check_source(program, "train.py")
+    assert [(finding.label, finding.line) for finding in findings] == [("step@undivided", 14)] * (not is_divided)

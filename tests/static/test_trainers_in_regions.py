@@ -53,6 +53,22 @@ def train(model, args, data):
         trainer = Trainer(model=model, args=args, train_dataset=data)
     trainer.train()
 """,
+    "in a region of float32": """\
+import torch
+from transformers import Trainer
+
+def train(model, args, data):
+    with torch.autocast("cuda", dtype=torch.float32):  # AMP109
+        Trainer(model=model, args=args, train_dataset=data).train()
+""",
+    "in a region of float64": """\
+import torch
+from transformers import Trainer
+
+def train(model, args, data):
+    with torch.autocast("cuda", dtype=torch.float64):  # AMP109
+        Trainer(model=model, args=args, train_dataset=data).train()
+""",
     "in a region that is off": """\
 import torch
 from transformers import Trainer

@@ -155,7 +155,7 @@ def _parse_code(text: str) -> ast.AST | None:
 def assigned_name(site: Site) -> str:
     """Return the text of the single target to which the statement at a location assigns, or ""."""
     statements = (node for node in ast.walk(_parse_module(site.path)) if isinstance(node, ast.Assign))
-    found = [node for node in statements if node.lineno <= site.line <= (node.end_lineno or node.lineno)]
+    found = [node for node in statements if _covers(node, site.line)]
     return str(SourceText(found[-1].targets[0])) if found and len(found[-1].targets) == 1 else ""
 
 
@@ -193,10 +193,10 @@ class ContextText:
 
     def __str__(self) -> str:
         line = linecache.getline(self.site.path, self.site.line)
-        text = line.strip().removeprefix("@") if self.is_decorator else self._with_item_text(line)
+        text = line.strip().removeprefix("@") if self.is_decorator else self._with_item_text()
         return text.partition("(")[0].strip()
 
-    def _with_item_text(self, line: str) -> str:
+    def _with_item_text(self) -> str:
         """Return the text of the context in a ``with`` statement.
 
         Some Python versions give the span of the whole statement.
@@ -330,7 +330,7 @@ def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
                 and not _compares_remainder(node.test)
                 and not _is_constant_condition(node.test, frame.path)
             ):
-                conditions.add((frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)))
+                conditions.add((frame.path, node.lineno, frame.line > _last_line(node.body[-1])))
     return frozenset(conditions)
 
 
@@ -338,7 +338,7 @@ def is_chosen(site: Site, backward: Site) -> bool:
     """Return True if a step has a condition that its backward does not have, other than a count of micro-batches."""
     backward_conditions = enclosing_conditions(backward)
     return any(
-        (frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)) not in backward_conditions
+        (frame.path, node.lineno, frame.line > _last_line(node.body[-1])) not in backward_conditions
         for frame in site.list_frames()
         for node in _enclosing_statements(frame)
         if isinstance(node, ast.If)
@@ -378,7 +378,7 @@ def _is_constant_condition(condition: ast.expr, path: str) -> bool:
     occurrences = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id == condition.id]
     assignments = [
         node
-        for node in getattr(module, "body", ())
+        for node in module.body
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Constant)
         and [target.id for target in node.targets if isinstance(target, ast.Name)] == [condition.id]
@@ -409,25 +409,29 @@ def find_window_predicate(site: Site) -> WindowPredicate | None:
             if isinstance(node, ast.If) and _compares_remainder(node.test):
                 return _make_window_predicate(frame, node.test)
         for node in statements:
-            for each in getattr(node, "body", ()) if isinstance(node, (ast.For, ast.While)) else ():
-                is_continue = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
-                if is_continue and each.lineno < frame.line and _compares_remainder(each.test):
+            for each in node.body if isinstance(node, (ast.For, ast.While)) else ():
+                if (
+                    isinstance(each, ast.If)
+                    and isinstance(each.body[-1], ast.Continue)
+                    and each.lineno < frame.line
+                    and _compares_remainder(each.test)
+                ):
                     return _make_window_predicate(frame, each.test)
     return None
 
 
 def _make_window_predicate(frame: Site, condition: ast.expr) -> WindowPredicate:
-    lines = linecache.getlines(frame.path)
-    columns = [
-        len(lines[line - 1].encode()[:column].decode(errors="replace"))
-        for line, column in (
+    assert condition.end_lineno is not None
+    assert condition.end_col_offset is not None
+    # Columns of the syntax tree count bytes.
+    column, end_column = (
+        len(linecache.getline(frame.path, line).encode()[:length].decode())
+        for line, length in (
             (condition.lineno, condition.col_offset),
-            (condition.end_lineno or condition.lineno, condition.end_col_offset or condition.col_offset),
+            (condition.end_lineno, condition.end_col_offset),
         )
-    ]
-    site = Site(
-        frame.path, condition.lineno, columns[0], condition.end_lineno, columns[1], frame.function, frame.caller
     )
+    site = Site(frame.path, condition.lineno, column, condition.end_lineno, end_column, frame.function, frame.caller)
     if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.NotEq):
         condition = ast.Compare(condition.left, [ast.Eq()], condition.comparators)
     return WindowPredicate(site, str(SourceText(condition)))
@@ -444,7 +448,7 @@ def refusal_text(site: Site) -> str:
     for node in ast.walk(_parse_module(site.path)):
         if (
             isinstance(node, (ast.If, ast.Assert))
-            and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
+            and _covers(node.test, site.line)
             and raises_on_nonfinite(node)
             and not is_in_try(site)
         ):
@@ -538,13 +542,22 @@ def _parse_module(path: str) -> ast.Module:
     return ast.Module([], [])
 
 
+def _last_line(node: ast.stmt | ast.expr | ast.ExceptHandler) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def _covers(node: ast.stmt | ast.expr | ast.ExceptHandler, line: int) -> bool:
+    """Return True if a syntax node has code in a line."""
+    return node.lineno <= line <= _last_line(node)
+
+
 def _enclosing_function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     tree = _parse_module(site.path)
     functions = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _covers(node, site.line)
     ]
     return functions[-1] if functions else None
 
@@ -555,9 +568,11 @@ def _enclosing_statements(site: Site) -> Iterator[ast.AST]:
     statements: list[ast.AST] = []
     while True:
         inner = None
-        for name in ("body", "orelse", "handlers", "finalbody"):
-            for child in getattr(node, name, ()):
-                if isinstance(child, ast.AST) and child.lineno <= site.line <= (child.end_lineno or child.lineno):  # type: ignore[attr-defined]
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            children = getattr(node, name, ())
+            # A case has no lines of its own.
+            for child in [child for case in children for child in case.body] if name == "cases" else children:
+                if isinstance(child, (ast.stmt, ast.ExceptHandler)) and _covers(child, site.line):
                     inner = child
                     if name == "body" or isinstance(node, ast.If):
                         statements.append(node)

@@ -242,12 +242,7 @@ def _emit_cleared(
     Gradients of some parameters that are cleared between backward and step freeze these parameters for now. The
     gradients of all other parameters remain for this step and for the next backward.
     """
-    used = (
-        event
-        for made in reversed(interp.builder.nodes)
-        if (event := made.event) is not None and isinstance(event, _USED)
-    )
-    last = next(used, None)
+    last = next((made.event for made in reversed(interp.builder.nodes) if isinstance(made.event, _USED)), None)
     if not isinstance(last, e.Backward) or not _is_partial(interp, params, node):
         interp.emit(e.ZeroGrad, node, owners=owners, names=names)
 

@@ -434,7 +434,10 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
         return
     # Code that only decodes trains no parameter, so only a known float16 dtype is reported there.
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
-    eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
+    dtypes = tensor.region_dtypes
+    if not dtypes and not tensor.low_dtype and interp.assumed_dtype:
+        dtypes = frozenset({interp.assumed_dtype})
+    eligible = eligible and not (dtypes and dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
     event = interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
     region = interp.state.open_regions[-1] if interp.state.open_regions else None

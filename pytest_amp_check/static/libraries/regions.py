@@ -86,9 +86,8 @@ def _find_flag_as_dtype(interp: Interpreter, entry: torch_api.ApiEntry, given: V
 def _find_dtype_argument(entry: torch_api.ApiEntry, node: ast.AST) -> ast.expr | None:
     """Return the expression that a call gives as the dtype, by name or by position."""
     written = keywords_of(node).get("dtype")
-    place = entry.parameters.index("dtype") if "dtype" in entry.parameters else -1
-    if written is None and isinstance(node, ast.Call) and 0 <= place < len(node.args):
-        return node.args[place]
+    if written is None and isinstance(node, ast.Call):
+        return dict(zip(entry.parameters, node.args, strict=False)).get("dtype")
     return written
 
 

@@ -31,9 +31,8 @@ class OverflowListener(Listener):
         self._mode: OverflowMode | None = None
         #: Location of a region, whoever calls its function, to the next step in which the region is searched.
         self._next_steps: dict[Call, int] = {}
-        #: Events of the last searched forward pass, and ids of the reported locations.
+        #: Events of the last searched forward pass.
         self._found: list[Event] = []
-        self._reported_site_ids: set[int] = set()
 
     def start(self, region: Any) -> None:
         """Start the search in a region that was entered, if one is due."""
@@ -73,12 +72,10 @@ class OverflowListener(Listener):
             mode.failure, hidden = error, []
         self.recording.failure = self.recording.failure or mode.failure
         for each in hidden:
-            if id(each.site) not in self._reported_site_ids:
-                self._reported_site_ids.add(id(each.site))
-                names = {"op": each.op, "step": str(self.recording.steps.total), "call": SiteText(each.site)}
-                names["line"] = str(each.division_site.line)
-                trace = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
-                self._found.append(e.NotFinite(each.site, how="hidden", trace=trace, names=dict(names)))
+            names = {"op": each.op, "step": str(self.recording.steps.total), "call": SiteText(each.site)}
+            names["line"] = str(each.division_site.line)
+            trace = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
+            self._found.append(e.NotFinite(each.site, how="hidden", trace=trace, names=dict(names)))
 
     def take_found(self) -> list[Event]:
         """Return the overflows of the latest forward pass, which are findings if the loss is finite.

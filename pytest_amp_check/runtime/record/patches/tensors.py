@@ -95,13 +95,15 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
                 if self.numel() == 1:
                     result = original(self, other, *more, **factor)
                     if not more:
-                        _notify_addition(self, other, sign * factor.get("alpha", 1))
+                        for recorder in _recorders_of_sums():
+                            recorder.losses.record_low_sum(self, other, sign * factor.get("alpha", 1))
                     return result
                 if factor:
                     return _run_average_step(original, (self, other, *more), factor)
                 if isinstance(other, torch.Tensor) and not (other.is_floating_point() or self.requires_grad):
                     result = original(self, other, *more)
-                    _notify_integers_added(self)
+                    for recorder in _recorders_of_sums():
+                        recorder.losses.record_integers_added(self)
                     return result
             return original(self, other, *more, **factor)
 
@@ -165,7 +167,9 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
                 _notify_change(args[0], effect, args[1:], kwargs)
             result = original(*args, **kwargs)
             if result.dtype in LOW:
-                _notify_indexed_sum(result, args[3] if len(args) > 3 else kwargs.get("source", kwargs.get("src")))
+                source = args[3] if len(args) > 3 else kwargs.get("source", kwargs.get("src"))
+                for recorder in _recorders_of_sums():
+                    recorder.losses.record_low_count(result, source)
             return result
 
         return patched_sum
@@ -213,25 +217,11 @@ def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return result
 
 
-def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
-        for recorder in recorders:
-            recorder.losses.record_low_sum(tensor, term, factor)
-
-
-def _notify_integers_added(tensor: Any) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
-        for recorder in recorders:
-            recorder.losses.record_integers_added(tensor)
-
-
-def _notify_indexed_sum(tensor: Any, source: Any) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active_recorders
-    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
-        for recorder in recorders:
-            recorder.losses.record_low_count(tensor, source)
+def _recorders_of_sums() -> tuple[Recorder, ...]:
+    """Return the recorders that check a sum in low precision, whose patch calls this function."""
+    if not THREAD.active_recorders or torch.compiler.is_compiling() or is_called_by_torch(3):
+        return ()
+    return THREAD.active_recorders
 
 
 def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:

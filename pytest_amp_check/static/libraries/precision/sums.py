@@ -97,14 +97,10 @@ def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
         path = find_access_path(keywords["out"])
         if path is not None and len(given) > 1 and find_access_path(given[0]) == path:
             _check_running_sum(interp, given[0], given[1], node, in_place=True)
-        return
-    if name in _INDEXED_SUMS and len(node.args) > 2:
-        buffer = receiver_of(node)
-        if buffer is not None:
-            _check_running_sum(interp, buffer, node.args[2], node, in_place=True)
-        return
-    target = receiver_of(node) if name in _IN_PLACE_SUMS else None
-    if target is None or not node.args:
+    target = receiver_of(node)
+    if target is not None and name in _INDEXED_SUMS and len(node.args) > 2:
+        _check_running_sum(interp, target, node.args[2], node, in_place=True)
+    if target is None or name not in _IN_PLACE_SUMS or not node.args:
         return
     decayed = receiver_of(target)
     if decayed is not None and name == "add_" and last_name(callee_of(target)) == "mul_":
