@@ -102,6 +102,8 @@ COUNT = "self.seen += 1"
         ("0", COUNT, "self.seen % self.k == 0", "pass", "pass", False),
         ("0", "pass", "(self.seen + 1) % self.k == 0", COUNT, "pass", False),
         ("1", "pass", "self.seen % self.k == 0", COUNT, "pass", False),
+        ("0", "pass", "self.seen > 0 and self.seen % self.k == 0", COUNT, "pass", False),
+        ("0", "pass", "self.seen % self.k == 0 and self.seen != 0", COUNT, "pass", False),
         # Another method counts, before the test or after it.
         ("0", "pass", "self.seen % self.k == 0", "pass", COUNT, False),
         ("0", COUNT, "self.seen % self.k == 0", "pass", COUNT, False),
@@ -153,6 +155,7 @@ def train(model, loader, k, path=None):
         ("1", "state['step'] + 1", "for i, x in enumerate(loader, start)", "i % k == 0", "pass", False),
         ("1", "state['step'] + 1", "for i, x in zip(range(start, 900), loader)", "i % k == 0", "pass", False),
         ("0", "state['step']", "for x in loader", "(start + 1) % k == 0", "start += 1", False),
+        ("0", "state['step']", "for i, x in enumerate(loader, start)", "i and i % k == 0", "pass", False),
         ("first(loader)", "state['step']", "for x in loader", "start % k == 0", "start += 1", False),
     ],
 )

@@ -375,7 +375,8 @@ class UnknownValue(TypedValue):
         return None
 
     def first_iteration_value(self) -> object:
-        first, count = self.offset_base.count.first_value, self.count
+        base, count = self.offset_base.count, self.count
+        first = base.first_value if base.first_value is not None else base.possible_start
         return first + count.offset if count.is_counter and first is not None else None
 
     def possible_start(self) -> int | None:
