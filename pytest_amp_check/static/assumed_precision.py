@@ -38,8 +38,11 @@ _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 _ISLAND = "fragile:island"
 #: Violation of a buffer that a cast of the model rounds.
 _BUFFER = "positions:buffer"
-#: Violations without need of a region in sight: code that switches autocast off is evidence of one around it.
-_OF_NO_REGION = (_ISLAND, _BUFFER)
+#: Violation of a Function that raises under the autocast of any caller.
+_FUNCTION = "function:undecorated"
+#: Violations without need of a region in sight: code that switches autocast off is evidence of one around it, and a
+#: Function is public code like a layer.
+_OF_NO_REGION = (_ISLAND, _BUFFER, _FUNCTION)
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
@@ -69,16 +72,27 @@ def find_assumed_effects(
         # A region rounds the angles of float32 positions as well, and its layers and products return low tensors, also
         # to ops without a kernel.
         analyze_as_low(module, program, project, dtype, in_region=True)
+    first_of_casts = len(program.graphs)
+    if in_region and is_cast and "register_buffer" in module.text:
+        # A region leaves buffers as they are; a cast of the model does not.
+        analyze_as_low(module, program, project, HALF, in_region=False, functions=functions)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
+            if number >= first_of_casts and not (isinstance(event, e.LowPositions) and event.how == "buffer"):
+                continue
             if number >= first_of_region and not isinstance(event, (e.LowPositions, e.DtypeClash, e.LowOp)):
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
-            if not (dtype or _is_common_harm(event, may_overflow=may_overflow, casts_models=is_cast)):
+            if isinstance(event, e.CustomFunction):
+                # A file that enters autocast shows to what it applies its Functions.
+                is_common = bool(project.autocast_files) and "autocast" not in module.text
+            else:
+                is_common = _is_common_harm(event, may_overflow=may_overflow, casts_models=is_cast)
+            if not (dtype or is_common):
                 continue
             for finding in check_event(event, program):
                 key = (finding.code, finding.site.path, finding.site.line)
@@ -102,6 +116,8 @@ def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> st
     is_low = dtype or ("float16" if overflows else "float16 or bfloat16")
     if finding.label == _BUFFER:
         return "if a cast of the model, as `model.half()`, reaches this module"
+    if finding.label == _FUNCTION:
+        return "if it is applied under `torch.autocast`, to weights in float32"
     if dtype:
         return f"if {whose} are {is_low}"
     example = "outputs of layers in a `torch.autocast` region are" if in_region else "in a model after `.half()`"

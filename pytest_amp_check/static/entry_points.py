@@ -217,10 +217,9 @@ def analyze_as_low(
     try:
         interp.execute_block([each for each in module.tree.body if not _runs_script(each)])
         interp.is_fully_bound = True
-        if project.assumed_dtype:
-            autograd_functions.report_assumed_functions(interp)
-            if not in_region:
-                precision.report_averages_of_weights(interp)
+        autograd_functions.report_assumed_functions(interp)
+        if project.assumed_dtype and not in_region:
+            precision.report_averages_of_weights(interp)
         _close_graph(interp, (module.path, 0), {})
         calls_by_name: dict[str, list[ast.Call]] = {}
         for function in sorted(module.functions.values(), key=_is_helper):

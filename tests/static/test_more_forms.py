@@ -330,6 +330,83 @@ for _loss, _mark in (('loss / CONFIG["gradient_accumulation_steps"]', "  # AMP30
                 engine.step()
         """
 
+# A Function of a file that names no autocast, in a project that enters it.
+for _decorators, _region, _mark in (
+    (("", ""), 'torch.autocast("cuda", dtype=torch.float16)', "  # AMP107"),
+    (("@custom_fwd", "@custom_bwd"), 'torch.autocast("cuda", dtype=torch.float16)', ""),
+    (("", ""), "open(path)", ""),
+):
+    _forward, _backward = _decorators
+    CASES[f"a Function of another file: {_decorators}, {_region}"] = f"""
+        === layers.py
+        import torch
+        from torch import nn
+        from decorators import custom_bwd, custom_fwd
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            {_forward}
+            def forward(ctx, a, b):{_mark}
+                ctx.save_for_backward(a, b)
+                return a.mm(b)
+
+            @staticmethod
+            {_backward}
+            def backward(ctx, grad):
+                a, b = ctx.saved_tensors
+                return grad.mm(b.t()), a.t().mm(grad)
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc, self.w = nn.Linear(4, 4), nn.Parameter(torch.randn(4, 4))
+
+            def forward(self, x):
+                return Product.apply(self.fc(x), self.w)
+        === decorators.py
+        from functools import partial
+
+        import torch
+
+        custom_fwd = partial(torch.amp.custom_fwd, device_type="cuda")
+        custom_bwd = partial(torch.amp.custom_bwd, device_type="cuda")
+        === evaluate.py
+        import torch
+
+        from layers import Net
+
+        def evaluate(path, batches):
+            net = Net().cuda().eval()
+            with {_region}:
+                return [net(batch) for batch in batches]
+        """
+
+# Frequencies in a buffer, where another file of the package casts models.
+for _cast, _mark in (("model.half()", "  # AMP509"), ("model.to(config.dtype)", "  # AMP509"), ("model.cuda()", "")):
+    for _used, _own in (("self.inv_freq", True), ("1.0 / 10000 ** (torch.arange(0, 64, 2).float() / 64)", False)):
+        CASES[f"frequencies of {_used} and {_cast}"] = f"""
+        === rope.py
+        import torch
+        from torch import nn
+
+        class Rope(nn.Module):
+            def __init__(self, dim, base=10000):
+                super().__init__()
+                inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
+                self.register_buffer("inv_freq", inv_freq, persistent=False){_mark if _own else ""}
+
+            def forward(self, x):
+                positions = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+                angles = torch.outer(positions, {_used})
+                return angles.cos().to(x.dtype)
+        === serve.py
+        import torch
+
+        def serve(model, config, batches):
+            {_cast}
+            return [model(batch) for batch in batches]
+        """
+
 # A square that a helper of the same file averages.
 for _given, _mark in (("out, y.half()", "  # AMP507"), ("out.float(), y", "")):
     CASES[f"a square in a helper: {_given}"] = f"""

@@ -655,7 +655,9 @@ def product_lines(data: bytes) -> list[int]:
 
 
 #: Words of fragile expressions. A fragile line has at least one of them.
-_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(", b"autocast(", b"exp(")
+_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(", b"autocast(", b"exp(", b"Function)")
+#: Products that autocast computes in low precision, in the backward of a Function.
+_PRODUCT_CALLS = (b"mm(", b"matmul(", b"linear(", b"einsum(", b" @ ", b"conv")
 #: The difference of an exponential and one.
 _EXP_COMPLEMENT = rb"(?<![\w.])1(?:\.0?)? ?- ?[^\n]{0,60}\bexp\(|\bexp\([^\n]{0,60}\) ?- ?1(?:\.0?)?(?![\w.])"
 #: A call that switches autocast off.
@@ -687,6 +689,8 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
+    if b"Function)" in line:
+        return b"class " in line and any(word in data for word in _PRODUCT_CALLS)
     if b"freq" in line and (b"register_buffer(" in line or re.search(_ROUNDED_POSITIONS, line)):
         return True
     before, dash, _ = line.partition(b" - ")
