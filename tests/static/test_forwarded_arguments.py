@@ -89,3 +89,29 @@ def test_a_step_of_arguments_that_are_not_known(step: str) -> None:
     program = program.replace("{definitions}", FUNCTIONS).replace("{setup}", "pass").replace("{step}", step)
     found = check_source(program.replace("{unscale}", "scaler.unscale_(optimizer)"), "a.py")
     assert [str(finding) for finding in found if finding.certain] == []
+
+
+@pytest.mark.parametrize("unpacked", ["vars(bag)", "bag", "bag.state"])
+@pytest.mark.parametrize(("clip", "codes"), [("pass", []), ("torch.nn.utils.clip_grad_norm_(net, 1.0)", ["AMP201"])])
+def test_two_calls_that_unpack_the_same_object_get_the_same_scaler(unpacked: str, clip: str, codes: list[str]) -> None:
+    source = f"""\
+import torch
+
+def backward(loss, gs, opt, net):
+    opt.zero_grad()
+    gs.scale(loss).backward()
+    {clip}
+    gs.unscale_(opt)
+
+def finish(gs, opt, net):
+    gs.step(opt)
+    gs.update()
+
+def train(bag, model, loader):
+    for x in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+        backward(loss, **{unpacked})
+        finish(**{unpacked})
+"""
+    assert [finding.code for finding in check_source(source)] == codes

@@ -479,7 +479,10 @@ def _bind_arguments(
         _bind_defaults(interp, frame, function, names)
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg not in frame.vars:
-            key = ("missing", interp.location_key(node), parameter.arg)
+            # Two calls that unpack the same dict get the same objects.
+            unpacked = rest.get("**")
+            call = interp.location_key(node) if unpacked is None else unpacked.identity_key(interp.unique_number)
+            key = ("missing", call, parameter.arg)
             frame.vars[parameter.arg] = interp.unknown_value(key, parameter.arg, is_from_outside=True)
     if spec.vararg is not None:
         frame.vars[spec.vararg.arg] = SequenceValue(list(args[len(names) :]), is_open=starred)
