@@ -24,7 +24,7 @@ from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, names_in, short_text_or
 from ..interpreter.tensors import compute_tensor
-from ..interpreter.values.containers import ListsByKey, MappingValue, SequenceValue, UnionValue, merge_into
+from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
 from ..interpreter.values.definitions import (
     Args,
     ClassValue,
@@ -250,7 +250,8 @@ def _call_dict(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
 def _call_defaultdict(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Return a dict of lists, or None for another factory."""
     factory = args[0] if len(args) == 1 else None
-    return ListsByKey({}) if isinstance(factory, ExternalName) and factory.name == "builtins.list" else None
+    makes_lists = isinstance(factory, ExternalName) and factory.name == "builtins.list"
+    return MappingValue({}, makes_lists=True) if makes_lists else None
 
 
 def call_vars(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:

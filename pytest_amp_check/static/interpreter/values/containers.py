@@ -95,17 +95,21 @@ class SequenceValue(Aggregate):
 
 
 class MappingValue(Aggregate):
-    """Dict with known items; ``is_open`` if there may be more items."""
+    """Dict with known items; ``is_open`` if there may be more items.
+
+    ``makes_lists`` stands for a ``defaultdict(list)``: the first use of a key adds an empty list.
+    """
 
     kind = "mapping"
     is_relevant = True
 
-    __slots__ = ("is_open", "items")
+    __slots__ = ("is_open", "items", "makes_lists")
 
-    def __init__(self, items: Items[Any, Value], *, is_open: bool = False) -> None:
+    def __init__(self, items: Items[Any, Value], *, is_open: bool = False, makes_lists: bool = False) -> None:
         super().__init__()
         self.items: dict[object, Value] = dict(items)
         self.is_open = is_open
+        self.makes_lists = makes_lists
 
     def set_item(self, key: object, value: Value) -> None:
         """Store a value under a key. A dict that holds itself becomes open instead."""
@@ -125,22 +129,12 @@ class MappingValue(Aggregate):
         return True if self.items else None
 
     def item_at(self, index: Value) -> Value | None:
+        if self.makes_lists and index.value is not NO_CONSTANT:
+            return self.items.setdefault(index.value, SequenceValue([]))
         return self.items.get(index.value)
 
     def contained_values(self) -> Iterable[Value]:
         return self.items.values()
-
-
-class ListsByKey(MappingValue):
-    """A ``defaultdict(list)``: the first use of a key adds an empty list."""
-
-    __slots__ = ()
-
-    def item_at(self, index: Value) -> Value | None:
-        known = super().item_at(index)
-        if known is None and index.value is not NO_CONSTANT:
-            known = self.items[index.value] = SequenceValue([])
-        return known
 
 
 class UnionValue(Aggregate):
