@@ -133,6 +133,6 @@ def _map_statement_lines(lines: list[str]) -> Iterable[tuple[int, int]]:
                 first = 0
             elif kind not in (NL, COMMENT, INDENT, DEDENT, ENDMARKER) and not first:
                 first = row
-    except (TokenError, SyntaxError):
+    except (TokenError, SyntaxError, SystemError):
         # A notebook line that is no Python: following lines are treated separately.
         return

@@ -225,8 +225,9 @@ class Suppressions:
         bracket_comments: list[_Suppression] = []  # comments on separate lines inside brackets
         trailing_comments: list[_Suppression] = []
         ranges: dict[str, _Suppression] = {}  # open ranges, by their list
-        # A file with a syntax error is parsed as far as possible. The syntax error itself is reported elsewhere.
-        with suppress(TokenError, SyntaxError):
+        # A file with a syntax error is parsed as far as possible. The syntax error itself is reported elsewhere. The
+        # tokenizer of Python 3.12 ends some texts with a null byte in a SystemError.
+        with suppress(TokenError, SyntaxError, SystemError):
             for kind, string, (line, column), _, source in generate_tokens(StringIO(text).readline):
                 if kind == COMMENT:
                     self._read_range(string, line, column, ranges)

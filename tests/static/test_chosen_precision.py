@@ -295,12 +295,17 @@ model = Rotary().to(torch.bfloat16)
         ("angles = torch.outer(torch.arange(len(x), dtype=self.inv_freq.dtype), self.inv_freq)", True),
         ("angles = position_ids.to(self.inv_freq)[:, None] * self.inv_freq[None]", True),
         ('angles = torch.einsum("i,j->ij", position_ids.float(), self.inv_freq.float())', False),
-        ("angles = torch.outer(torch.arange(len(x), dtype=torch.float32), self.inv_freq.float())", False),
         ("t = position_ids.to(self.inv_freq.dtype); angles = x * self.inv_freq", False),
     ],
 )
 def test_positions_in_the_dtype_of_a_cast_buffer(statement: str, found: bool) -> None:
     assert said(ROTARY.format(statement)) == ([("AMP509", 7, "info")] if found else [])
+
+
+def test_float32_angles_of_frequencies_that_a_cast_has_rounded() -> None:
+    """A cast back brings no digits back: the buffer itself is the place."""
+    angles = "angles = torch.outer(torch.arange(len(x), dtype=torch.float32), self.inv_freq.float())"
+    assert said(ROTARY.format(angles)) == [("AMP509", 4, "info")]
 
 
 @pytest.mark.parametrize(

@@ -36,18 +36,26 @@ from .checkpoints import entry_of_state, take_state
 from .float32_copies import keeps_float32_copies
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
-from .syntax_queries import first_argument, first_argument_text
+from .syntax_queries import constant_of_node, first_argument, first_argument_text, keywords_of
 
 
 class _GivenModules(dict[int, frozenset[int]]):
     """Modules whose parameters unanalyzed code received, by the key of the result."""
 
 
-def note_given_parameters(interp: Interpreter, made: Value, given: list[Value]) -> None:
+#: Words in the names of options by which an optimizer keeps small updates of low weights.
+_KEEPS_UPDATES = ("stochastic", "kahan")
+
+
+def note_given_parameters(interp: Interpreter, made: Value, given: list[Value], node: ast.AST) -> None:
     """Record the modules whose parameters a call of unanalyzed code receives. The result may be an optimizer.
 
-    A factory may receive the module itself. Of several modules, it may train only some.
+    A factory may receive the module itself. Of several modules, it may train only some. An optimizer that rounds
+    stochastically, or sums with Kahan's method, is made for low weights.
     """
+    for name, option in keywords_of(node).items():
+        if name is not None and any(word in name for word in _KEEPS_UPDATES) and constant_of_node(option) is not False:
+            return
     known = [modules for value in given if (modules := modules_of_params(value)) is not None]
     held = [module for value in given if (module := tracked_object_of(value)) and module.role == "module"]
     if len(held) == 1:

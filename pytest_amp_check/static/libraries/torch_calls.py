@@ -200,7 +200,7 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     made = _call_on_gradients(interp, name, args, given, node)
     if made is None:
         made = _make_unknown_result(interp, name, args, keywords, node)
-        note_given_parameters(interp, made, given)
+        note_given_parameters(interp, made, given, node)
     return made
 
 
