@@ -504,3 +504,47 @@ class Learner:
 
 def test_an_attribute_with_a_name_of_torch_enters_no_region() -> None:
     assert "AMP110" in {finding.code for finding in check_source(OWN_REGION, "train.py")}
+
+
+PENALIZED = """
+import torch
+from torch import nn
+
+def penalty_on(outputs, real):
+    (gradient,) = torch.autograd.grad(outputs.sum(), real, create_graph=True)
+    return gradient.square().sum(1).mean()
+
+def train(critic, optimizer, scaler, loader, fake):
+    for i, real in enumerate(loader):
+        with REGION:
+            loss = nn.functional.softplus(critic(fake)).mean() + nn.functional.softplus(-critic(real)).mean()
+        critic.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if i % 16 == 0:
+            real.requires_grad_(True)
+            outputs = critic(real)
+            penalty = PENALTY
+            critic.zero_grad()
+            scaler.scale(penalty + 0 * outputs[0].sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+def main(loader, fake):
+    critic = nn.Linear(8, 1).cuda()
+    train(critic, torch.optim.Adam(critic.parameters()), torch.amp.GradScaler("cuda"), loader, fake)
+"""
+
+
+@pytest.mark.parametrize(
+    ("region", "penalty", "count"),
+    [
+        ('torch.autocast("cuda")', "penalty_on(outputs, real)", 0),
+        ('torch.autocast("cuda")', "outputs.square().mean()", 1),
+        ("contextlib.nullcontext()", "penalty_on(outputs, real)", 1),
+    ],
+)
+def test_penalty_on_gradients_is_kept_in_float32(region: str, penalty: str, count: int) -> None:
+    source = "import contextlib\n" + PENALIZED.replace("REGION", region).replace("PENALTY", penalty)
+    assert len(found(source)) == count

@@ -57,6 +57,8 @@ class Scale(ScaledLoss):
     #: The code of the forward is known.
     forward_read: bool = False
     loss_in_region: bool = False
+    #: Gradients that are differentiated again are a part of the loss.
+    has_penalty: bool = False
     #: In a run: the disabled region around the forward.
     disabled_by: AutocastNew | None = None
     #: In a run: the region of another device around the forward.

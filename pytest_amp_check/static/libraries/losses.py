@@ -77,6 +77,7 @@ _DETACHED: tuple[tuple[str, object], ...] = (
     ("module_keys", frozenset()),
     ("scaler_key", -1),
     ("has_mixed_scales", False),
+    ("has_penalty", False),
 )
 #: Attributes that a method result sets in addition to the attributes of any computed tensor.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {

@@ -202,6 +202,7 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
         autocast=made.autocast_scope,
         loss_in_region=made.in_region,
         forward_read=made.has_known_modules,
+        has_penalty=made.has_penalty,
         dtypes=made.region_dtypes,
         forward=made.first_forward,
         callees=made.callees,

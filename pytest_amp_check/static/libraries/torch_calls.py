@@ -406,8 +406,8 @@ def _call_autograd_grad(
     if made.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
-    is_penalty = _computes_norms(interp) or _squares_result(interp, node)
-    differentiable = literal_value(bound.get("create_graph")) is True and is_penalty
+    made.has_penalty = literal_value(bound.get("create_graph")) is True
+    differentiable = made.has_penalty and (_computes_norms(interp) or _squares_result(interp, node))
     interp.emit(e.AutogradGrad, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
 

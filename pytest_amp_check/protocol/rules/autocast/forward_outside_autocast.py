@@ -35,6 +35,8 @@ def _check_forward_outside(program: Program) -> Verdicts:
                     yield "scale:autocast-disabled", event.disabled_by, {}, (event,)
             elif event.autocast == "out" and event.loss_in_region:
                 yield "scale@forward-outside", forward or event, {}, (event,)
+            elif event.has_penalty and not never:
+                continue  # the forward of a penalty on gradients is kept in float32, beside forwards in regions
             elif (never if event.bare is None else event.bare) and event.float32:
                 # One event per entry point and scaler. Exemptions are decided later.
                 key = (number, event.subject)

@@ -37,6 +37,7 @@ class TensorValue(TypedValue):
                          texts of that location, and True if an outdated scale divided the gradients
     is_loss              a loss function returned the tensor
     has_custom_backward  an autograd.Function of the project without custom_bwd on its backward returned the tensor
+    has_penalty          gradients that are differentiated again are a part of the tensor
     has_known_modules    every module that the tensor depends on is in the project and enters no autocast itself
     forward_loops        keys of the loops in whose iterations those forwards ran
     has_several_scalers  the tensor is a sum of parts that several scalers scaled
@@ -54,6 +55,7 @@ class TensorValue(TypedValue):
         "has_custom_backward",
         "has_known_modules",
         "has_mixed_scales",
+        "has_penalty",
         "has_several_scalers",
         "in_region",
         "is_loss",
@@ -85,6 +87,7 @@ class TensorValue(TypedValue):
         self.has_custom_backward = False
         self.has_known_modules = False
         self.has_mixed_scales = False
+        self.has_penalty = False
         self.forward_loops: frozenset[int] = frozenset()
 
     @property
@@ -141,6 +144,7 @@ class TensorValue(TypedValue):
                 "is_low_op_result",
                 "penalty_source",
                 "has_mixed_scales",
+                "has_penalty",
             ):
                 setattr(made, name, getattr(made, name) or getattr(part, name))
             for name in ("callees", "region_dtypes", "loops", "forward_loops"):
