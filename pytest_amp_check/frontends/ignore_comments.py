@@ -134,5 +134,5 @@ def _map_statement_lines(lines: list[str]) -> Iterable[tuple[int, int]]:
             elif kind not in (NL, COMMENT, INDENT, DEDENT, ENDMARKER) and not first:
                 first = row
     except (TokenError, SyntaxError, SystemError):
-        # A notebook line that is no Python: following lines are treated separately.
+        # A notebook line that is no Python, or a null byte (3.12 and later): following lines are treated separately.
         return

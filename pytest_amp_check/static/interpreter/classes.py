@@ -610,19 +610,18 @@ def _evaluate_in_method(interp: Interpreter, receiver: Instance, method: Functio
     if parameters:
         frame.vars[parameters[0].arg] = receiver
     frame.receiver, frame.cls = receiver, method.cls
-    values: list[Value] = []
     interp.state.frame = frame
     interp.active_functions.append(method)
     bind_unknown_arguments(interp, frame, method)
 
-    def evaluate() -> None:
+    def evaluate() -> Value:
         _bind_locals(interp, frame, method, expression, 0)
-        values.append(interp.evaluate(expression))
+        return interp.evaluate(expression)
 
-    interp.without_events(evaluate)
+    value = interp.without_events(evaluate)
     interp.active_functions.pop()
     interp.state.frame = outer
-    return values[0]
+    return value
 
 
 #: Maximum number of local variables that lead to the value of an attribute, each assigned from the next.

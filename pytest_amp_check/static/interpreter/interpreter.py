@@ -264,16 +264,17 @@ class Interpreter:
                 forgotten &= ~unchanged_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
 
-    def without_events(self, act: Callable[[], object]) -> None:
-        """Run ``act`` for the values and the effect on objects, without recording events."""
+    def without_events(self, act: Callable[[], Result]) -> Result:
+        """Run ``act`` for its result and the effect on objects, without recording events."""
         state, builder = self.state, self.builder
         self.builder = GraphBuilder([])
         self.state = state.copy()
         self.state.current_node = self.builder.add_node()
-        act()
+        result = act()
         state.heap = self.state.heap
         self.builder.discard_exits()
         self.state, self.builder = state, builder
+        return result
 
     def speculate(self, act: Callable[[], object]) -> None:
         """Run ``act`` without recording events, and restore the state from before."""

@@ -11,7 +11,6 @@ from ...protocol.torch_api import DTYPES
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ClassValue
-from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .syntax_queries import find_nodes, iterate_scopes, last_name, receiver_of
@@ -101,12 +100,11 @@ def _find_class(interp: Interpreter, func: ast.expr) -> Class | None:
     # A class begins with a capital letter; functions with a dtype are many.
     if not isinstance(func, (ast.Name, ast.Attribute)) or not last_name(func)[:1].isupper():
         return None
-    found: list[Value] = []
     # The file of the average need not name a low dtype.
     outer, interp.loads_any_file = interp.loads_any_file, True
-    interp.without_events(lambda: found.append(interp.evaluate(func)))
+    value = interp.without_events(lambda: interp.evaluate(func))
     interp.loads_any_file = outer
-    return found[0].cls if found and isinstance(found[0], ClassValue) else None
+    return value.cls if isinstance(value, ClassValue) else None
 
 
 def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:

@@ -72,9 +72,7 @@ def _compared_device(interp: Interpreter, test: ast.Compare) -> ast.expr | None:
 
 def _may_be_device_of_type(interp: Interpreter, node: ast.expr, kind: str) -> bool:
     """Return True if an expression is a torch device that may have a type."""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(node)))
-    device = object_ref_of(found[0], "device")
+    device = object_ref_of(interp.without_events(lambda: interp.evaluate(node)), "device")
     if device is None or device.recognized_from is not None:
         return False
     text = device_text_of(interp, device)

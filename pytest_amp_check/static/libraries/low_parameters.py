@@ -45,9 +45,7 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
         return ""
     if isinstance(node, ast.Constant):
         return str(node.value) if node.value in _LOW else ""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(node)))
-    return next(iter(_filter_low_dtypes(found[0])), "")
+    return next(iter(_filter_low_dtypes(interp.without_events(lambda: interp.evaluate(node)))), "")
 
 
 class LowModules(dict[int, "tuple[Site, str] | None"]):
@@ -159,15 +157,13 @@ def _find_keyword_dtypes(interp: Interpreter, node: ast.Call, name: str) -> list
             continue
         if isinstance(keyword.value, ast.Constant):
             return [(keyword.value.value, True)] if keyword.value.value in _LOW else []
-        interp.without_events(partial(_append_value, interp, found, keyword.value))
+        value = interp.without_events(partial(interp.evaluate, keyword.value))
         if keyword.arg is None:
-            mappings = (each for each in found.pop().alternatives() if isinstance(each, MappingValue))
+            mappings = (each for each in value.alternatives() if isinstance(each, MappingValue))
             found += (each.items[name] for each in mappings if name in each.items)
+        else:
+            found.append(value)
     return find_low_dtypes(found)
-
-
-def _append_value(interp: Interpreter, found: list[Value], node: ast.expr) -> None:
-    found.append(interp.evaluate(node))
 
 
 class CastCopies(dict[int, tuple[str, ast.Call]]):
@@ -251,9 +247,7 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
 
 def _is_trainer(interp: Interpreter, func: ast.expr) -> bool:
     """Return True for a Trainer of transformers or trl, or a class of the project that derives from one."""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(func)))
-    made = found[0]
+    made = interp.without_events(lambda: interp.evaluate(func))
     named = [dotted_name(interp, func)]
     if isinstance(made, ClassValue):
         bases = (base_value(interp, owner, base) for owner in lineage_of(interp, made.cls) for base in owner.bases)
@@ -276,10 +270,8 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
     made = _find_construction(interp, model)
     if made is not None and last_name(made.func) == "get_peft_model":
         return  # Only the adapters are trained.
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(model)))
     key = (frameworks.LIGHTNING, str(expression_text(model)))
-    tracked_object = tracked_object_of(found[0]) or interp.tracked_object(
+    tracked_object = tracked_object_of(interp.without_events(lambda: interp.evaluate(model))) or interp.tracked_object(
         key, "module", str(expression_text(model)), interp.site_of(node)
     )
     if tracked_object.role == "module":
@@ -295,9 +287,7 @@ def _precision_of(interp: Interpreter, trainer: ast.Call) -> str:
     named = given.get("precision", given.get(None))
     if named is None:
         return ""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(named)))
-    value = found[0]
+    value = interp.without_events(lambda: interp.evaluate(named))
     if "precision" not in given:
         value = value.items.get("precision", NONE) if isinstance(value, MappingValue) else NONE
     return str(literal_value(value))
@@ -339,9 +329,7 @@ def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
 
     A value that was only recognized by low-precision construction counts as a module.
     """
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(node)))
-    value = found[0]
+    value = interp.without_events(lambda: interp.evaluate(node))
     return (
         interp.tracked_objects.get(("used", value.key)) if isinstance(value, UnknownValue) else tracked_object_of(value)
     )

@@ -126,9 +126,7 @@ def _find_gradient_reads(interp: Interpreter, call: ast.Call) -> tuple[e.Gradien
     number = find_asked_number(call)
     if not isinstance(number, (ast.Name, ast.Attribute)):
         return ()
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(number)))
-    return found[0].gradient_reads[:1]
+    return interp.without_events(lambda: interp.evaluate(number)).gradient_reads[:1]
 
 
 def _call_anomaly_mode(

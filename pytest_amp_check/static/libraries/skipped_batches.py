@@ -11,7 +11,7 @@ from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.values.tensors import TensorValue, tensors_in
-from ..interpreter.values.value import EMPTY, Value
+from ..interpreter.values.value import EMPTY
 from ..project.module import Module
 from ..project.syntax import children
 from .losses import may_use_no_sync
@@ -158,10 +158,9 @@ def _asks_about(interp: Interpreter, call: ast.Call, tensor: TensorValue) -> boo
 
 def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorValue) -> bool:
     """Return True if an expression is a tensor from the same forward."""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(expression)))
+    value = interp.without_events(lambda: interp.evaluate(expression))
     return any(
-        part.first_forward is not None and part.first_forward is tensor.first_forward for part in tensors_in(found[0])
+        part.first_forward is not None and part.first_forward is tensor.first_forward for part in tensors_in(value)
     )
 
 

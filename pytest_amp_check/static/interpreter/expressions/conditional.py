@@ -169,10 +169,9 @@ def _flags_in(interp: Interpreter, test: ast.expr) -> list[Value]:
         return _flags_in(interp, test.operand)
     if isinstance(test, ast.BoolOp):
         return [value for part in test.values for value in _flags_in(interp, part)]
-    found: list[Value] = []
     if isinstance(test, (ast.Name, ast.Attribute)):
-        interp.without_events(lambda: found.append(interp.evaluate(test)))
-    return found
+        return [interp.without_events(lambda: interp.evaluate(test))]
+    return []
 
 
 def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:

@@ -251,7 +251,6 @@ def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:
     if known is not None or not isinstance(func, ast.Attribute):
         return known
     receiver = interp.expression_values.get(func.value)
-    found: list[Value] = []
-    if receiver is not None:
-        interp.without_events(lambda: found.append(attribute_of(interp, receiver, func.attr, func)))
-    return found[0] if found else None
+    if receiver is None:
+        return None
+    return interp.without_events(lambda: attribute_of(interp, receiver, func.attr, func))

@@ -27,7 +27,6 @@ from ...interpreter.dtypes import (
 from ...interpreter.imports import look_up
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName
-from ...interpreter.values.value import Value
 from ..syntax_queries import first_argument, receiver_of
 
 #: Builtins that return a number.
@@ -86,9 +85,7 @@ def is_used_outside(fact: DtypeInfo, state: AutocastState) -> bool:
 
 def evaluate_dtype_info(interp: Interpreter, node: ast.expr) -> DtypeInfo:
     """Return the dtype info of an expression from another location."""
-    found: list[Value] = []
-    interp.without_events(lambda: found.append(interp.evaluate(node)))
-    return found[0].dtype_info
+    return interp.without_events(lambda: interp.evaluate(node)).dtype_info
 
 
 def resolve_callee(interp: Interpreter, func: ast.expr) -> str | None:
