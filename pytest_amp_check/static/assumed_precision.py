@@ -18,7 +18,7 @@ from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
-from .project.import_reach import casts_models, chooses_model_dtype, may_choose_float16
+from .project.import_reach import casts_models, chooses_model_dtype, is_near_region, may_choose_float16
 from .project.module import Class, Function, Module
 from .project.project import Project
 from .sources.patterns import Code, fragile_lines
@@ -54,7 +54,8 @@ def find_assumed_effects(
 ) -> list[Finding]:
     """Return the findings of a file under the assumption that its inputs are in low precision.
 
-    ``known`` are the findings without the assumption. ``is_evident`` returns True if a region may be around the code.
+    ``known`` are the findings without the assumption. ``is_evident`` returns True if a region in float16 may be around
+    the code.
     """
     if is_test_file(module.path):
         return []
@@ -99,7 +100,15 @@ def find_assumed_effects(
                 if key not in reported and (key not in found or found[key].label == _NUMBERS):
                     found[key] = finding
     if in_region and any(finding.label not in _OF_NO_REGION for finding in found.values()) and not is_evident():
-        found = {key: finding for key, finding in found.items() if finding.label in _OF_NO_REGION}
+        # A region in bfloat16 rounds angles and differences as well.
+        rounds = any(finding.label not in _OVERFLOWING for finding in found.values()) and is_near_region(
+            project, module.path, module.tree
+        )
+        found = {
+            key: finding
+            for key, finding in found.items()
+            if finding.label in _OF_NO_REGION or (rounds and finding.label not in _OVERFLOWING)
+        }
     for finding in found.values():
         finding.certain = False
         finding.condition = _describe_assumption(finding, dtype, in_region=in_region)

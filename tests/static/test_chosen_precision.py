@@ -900,7 +900,6 @@ def test_an_unknown_factor_widens_nothing() -> None:
     [
         ("F.softmax(scores, dim=-1, dtype=query.dtype)", "bfloat16", True),
         ("scores.softmax(-1, dtype=query.dtype)", "float16", True),
-        ("torch.softmax(scores, -1, dtype=torch.float16)", "bfloat16", True),
         ("F.log_softmax(scores, dim=-1, dtype=query.dtype)", "bfloat16", True),
         ("F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)", "bfloat16", False),
         ("F.softmax(scores, dim=-1)", "bfloat16", True),

@@ -440,7 +440,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP505", "eps-underflow", "numerics", "warning", "static", True, ""),
-        ("autocast",),
+        ("autocast", "low-precision math"),
         ("Epsilon",),
         (),
         ("epsilon:added", "epsilon:clamped", "epsilon:normalized", "epsilon:to-one", "epsilon:small"),
@@ -454,7 +454,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP507", "fragile-low-precision-math", "numerics", "warning", "static", True, "safe"),
-        ("autocast", "low-precision weights", "float16 MixedPrecision param_dtype"),
+        ("autocast", "low-precision math", "low-precision weights", "float16 MixedPrecision param_dtype"),
         ("FragileMath",),
         (),
         (
@@ -481,14 +481,20 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP508", "low-precision-accumulator", "numerics", "warning", "both", True, ""),
-        ("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
+        (
+            "autocast",
+            "low-precision math",
+            "low average",
+            "float16 MixedPrecision param_dtype",
+            "float16 MixedPrecision reduce_",
+        ),
         ("LowSum", "LowReduction"),
         (),
         ("sum:low", "sum:average", "sum:count", "sum:still", "reduction:given", "reduction:default"),
     ),
     (
         ("AMP509", "low-precision-positions", "numerics", "warning", "both", True, ""),
-        ("autocast",),
+        ("autocast", "low-precision math"),
         ("LowPositions",),
         (),
         (
@@ -511,7 +517,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP510", "op-without-low-precision-kernel", "numerics", "warning", "static", True, ""),
-        ("autocast",),
+        ("autocast", "low-precision math"),
         ("LowOp",),
         (),
         ("op:refused", "op:inner", "op:lengths"),

@@ -92,6 +92,11 @@ NO_DTYPE_INFO = DtypeInfo()
 NUMBER_INFO = DtypeInfo(NUMBER)
 
 
+def is_known_low(info: DtypeInfo) -> bool:
+    """Return True for a tensor that a region or a cast made low, except for the output of an unknown model."""
+    return info.is_low and GUESSED_LOW not in info.traits
+
+
 def join(a: DtypeInfo, b: DtypeInfo) -> DtypeInfo:
     """Join the dtype info of two paths."""
     if a == b:
@@ -249,8 +254,8 @@ def result_dtype(op: str, input_info: DtypeInfo, state: AutocastState) -> str:
         return input_info.dtype if policy == "" else ""
     if plain or state.mode == "off" or REGION_LEFT in input_info.traits or input_info.is_stored_low:
         return input_info.dtype
-    # The region of the caller decides.
-    return ""
+    # The region of the caller decides, unless the op keeps a low dtype and the region chooses one as well.
+    return input_info.dtype if input_info.is_low and is_low(op, state.device) else ""
 
 
 def promote_dtypes(a: DtypeInfo, b: DtypeInfo) -> str:

@@ -14,7 +14,7 @@ from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
-from .dtypes import GUESSED_LOW, INTEGERS, NUMBER, REGION, DtypeInfo
+from .dtypes import INTEGERS, NUMBER, is_known_low
 from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
@@ -264,7 +264,7 @@ def _unanalyzed_value(
         )
     words = function.used_names if interp.module.may_train else function.context_names
     may_round = function.may_lose_precision and (
-        bool(interp.assumed_dtype) or in_region(interp) or any(_is_low_of_region(value.dtype_info) for value in given)
+        bool(interp.assumed_dtype) or in_region(interp) or any(is_known_low(value.dtype_info) for value in given)
     )
     # A loss that the function stores was computed in the region, wherever the program reads the loss.
     stores = in_region(interp) and interp.module.may_train and function.stores_in_objects()
@@ -290,11 +290,6 @@ def _wraps_relevant_function(func: FunctionValue) -> bool:
         return False
     given = (func.frame.vars.get(parameter.arg) for parameter in made_by.parameters())
     return any(isinstance(value, FunctionValue) and value.function.used_names for value in given)
-
-
-def _is_low_of_region(info: DtypeInfo) -> bool:
-    """Return True for a tensor that a region made low, except for the output of an unknown model."""
-    return info.is_low and REGION in info.traits and GUESSED_LOW not in info.traits
 
 
 class _ProtocolCallers(dict[Function, bool]):
@@ -366,7 +361,7 @@ def _is_worth_inlining(interp: Interpreter, function: Function) -> bool:
     if isinstance(function.node, ast.Lambda):
         return True
     short = len(function.node.body) <= (MAX_SHORT_BODY if interp.module.may_train else MAX_SHORT_BODY_ELSEWHERE)
-    return short or (function.name == "__init__" and interp.module.may_train)
+    return short or (function.name == "__init__" and (interp.module.may_train or interp.module.may_compute_low))
 
 
 def execute_function(

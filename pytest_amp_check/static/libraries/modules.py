@@ -21,6 +21,7 @@ from ..interpreter.classes import (
     uses_scaler,
 )
 from ..interpreter.conditions import Formula, literals
+from ..interpreter.dtypes import is_known_low
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
@@ -220,20 +221,27 @@ def _run_forward_method(
     casts = enters and not (interp.state.open_regions or interp.state.possible_regions or interp.state.no_grad)
     here = interp.state.frame.function or interp.state.frame.module
     telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
-    if not (telling or casts or (here.may_lose_precision and in_region(interp))):
+    is_low = method.module.may_lose_precision and _computes_low(tracked_object, [*args, *keywords.values()])
+    if not (telling or casts or is_low or (here.may_lose_precision and in_region(interp))):
         return None
     outcome: list[Value] = []
     inner = FunctionValue(method, defining_frame(interp, method), receiver)
 
     def inline_forward() -> None:
         interp.state.forward_depth += 1
-        outcome.append(inline_call(interp, inner, args, keywords, node))
+        # A part of the module may lose the digits.
+        outcome.append(inline_call(interp, inner, args, keywords, node, always=is_low))
 
     casting = interp.graph_data(RepeatedCosts).casting_modules
     casting.append(tracked_object)
     interp.dry_run(inline_forward)
     casting.pop()
     return outcome[0]
+
+
+def _computes_low(tracked_object: TrackedObject, given: list[Value]) -> bool:
+    """Return True if a module stores its weights in a low dtype, or receives a tensor that the code has cast to one."""
+    return bool(tracked_object.attributes.dtypes.low) or any(is_known_low(value.dtype_info) for value in given)
 
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:

@@ -458,6 +458,7 @@ class Module:
         "is_ascii",
         "lines",
         "may_check_version",
+        "may_compute_low",
         "may_lose_precision",
         "may_train",
         "names_bound_once",
@@ -501,6 +502,8 @@ class Module:
         self.may_lose_precision = False
         #: True if any code in the file trains.
         self.may_train = False
+        #: True if a function casts tensors or models to a low dtype, and computes what the rounding spoils.
+        self.may_compute_low = False
         #: Roles of expressions that the file uses as scalers, optimizers or modules, by source text.
         self.role_by_text = self._roles.resolve_roles()
         #: Last part of each of these texts.

@@ -80,8 +80,8 @@ CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 #: Identifiers of code that low precision may spoil. A small constant or a buffer may come from another part of the
 #: file.
 FRAGILE_NAMES = frozenset(
-    "autocast normalize topk softmax log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ "
-    "scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
+    "autocast normalize topk softmax log log2 log10 log1p var std var_mean std_mean square arange numpy index_add_ "
+    "index_copy_ scatter_ scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
 
 #: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small
@@ -93,6 +93,9 @@ LOSSES_OF_LOGITS = frozenset(
 _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
     "CrossEntropyLoss NLLLoss KLDivLoss BCEWithLogitsLoss LogSoftmax LogSigmoid".split()
 )
+
+#: Identifiers of code that a low dtype spoils, beside a cast to it in the same file. A sum may start from zeros.
+ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES | {"zeros", "new_zeros"}
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
@@ -108,7 +111,10 @@ _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE 
 _TRAINING_STEP = _BACKWARD | _STEP
 # Use of a name that may be relevant in another file; save or load of a state; name of an optimizer or a scaler.
 _OTHER_FILE, _TAKES, _OWNER = (1 << n for n in range(10, 13))
+# Computation that the low dtype of a cast spoils.
+_ROUNDS = 1 << 13
 _BITS = {
+    **dict.fromkeys(ROUNDED_NAMES, _ROUNDS),
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
     "GradScaler": _AMP,
     "ShardedGradScaler": _AMP,
@@ -119,9 +125,10 @@ _BITS = {
     "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
     "step": _STEP,
-    COUNTING: _COUNTS,
+    COUNTING: _COUNTS | _ROUNDS,
     LARGE_NUMBER: _LARGE,
     FILLING: _FILLS,
+    SMALL_NUMBER: _ROUNDS,
     **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
     **dict.fromkeys(LOW_DTYPE_NAMES, _CASTS),
     **dict.fromkeys(TRAINERS, _TRAINER),
@@ -144,7 +151,13 @@ def _may_violate(bits: int) -> bool:
         or bits & accumulates == accumulates
         or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
         or (bits & _CASTS and bits & (_STEP | _TRAINER))
+        or _computes_low(bits)
     )
+
+
+def _computes_low(bits: int) -> bool:
+    """Return True if a function with these action bits casts values to a low dtype, and may lose their digits."""
+    return bool(bits & _CASTS and bits & _ROUNDS)
 
 
 def may_train(module: Module) -> bool:
@@ -192,14 +205,14 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
-    fragile = FRAGILE_NAMES | _LOG_PROBABILITIES if lows else FRAGILE_NAMES
+    fragile = FRAGILE_NAMES | ROUNDED_NAMES if lows else FRAGILE_NAMES
     module.may_lose_precision = small or not fragile.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
     named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.imports))
     everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
-    found = _bits_by_callee(used, bits) if trains else {}
+    found = _bits_by_callee(used, bits if trains else dict.fromkeys(ROUNDED_NAMES, _ROUNDS)) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
         None
@@ -217,6 +230,7 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         return kept | _add_called_bits(own, _combine_bits(names, by_callee))
 
     does = {function: bits_of(function, bits, found) for function in module.functions.values()}
+    module.may_compute_low = any(map(_computes_low, does.values()))
     plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
 
     def violates_without_casts(function: Function) -> bool:

@@ -282,9 +282,10 @@ class Code:
     def imported_names(self) -> set[bytes]:
         """Return the last names of imported names and modules, if the code may make a mistake with these imports.
 
-        Code that constructs an optimizer may pass it to two other files that together make the mistake.
+        Code that constructs an optimizer may pass it to two other files that together make the mistake, and code that
+        names a low dtype may choose the dtype of a training.
         """
-        if not (self.does_training_part or b".optim" in self.data):
+        if not (self.does_training_part or b".optim" in self.data or self.may_use_float16):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -566,6 +567,13 @@ _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.b
 #: A cast to a low dtype.
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
+#: A tensor that the code itself makes low: a cast, or a constructor with a low dtype.
+_LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
+#: Calls and operators whose result a low dtype spoils, beside this cast.
+_ROUNDED_MATH = (
+    rb"\b(?:arange|linspace|cumsum|softmax|log|exp|expm1|log1p|var|std|normalize|square|pow|rsqrt|numpy)\("
+    rb"|\+= |\badd_\(|\b\d*\.?\d*e-(?:0?[5-9]|1\d)\b"
+)
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
 #: A line that enters autocast, and does not choose whether.
@@ -771,6 +779,11 @@ def _may_average_low_copy(data: bytes) -> bool:
     return decays and any(_casts_copy(line) for word in _LOW_CAST_WORDS for _, line in _lines_containing(word, data))
 
 
+def _computes_with_cast(code: Code) -> bool:
+    """Return True if code casts a tensor to a low dtype, or creates one, and may compute what rounding spoils."""
+    return re.search(_LOW_TENSOR, code.data) is not None and re.search(_ROUNDED_MATH, code.data) is not None
+
+
 def _names_old_clip(code: Code) -> bool:
     """Return True if code names the deprecated ``clip_grad_norm``, whose new name ends in an underscore."""
     return re.search(rb"clip_grad_norm(?!\w)", code.data) is not None
@@ -791,6 +804,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "scaler": ((b"cale",), lambda code: _uses_scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _names_old_clip),
     "low average": ((b"half", b"float16"), lambda code: _may_average_low_copy(code.data)),
+    "low-precision math": ((b"half", b"float16"), _computes_with_cast),
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),

@@ -36,7 +36,7 @@ RULE = Rule(
     },
     detected_by=STATIC,
     event_checks={Epsilon: _check_epsilon},
-    prescan_words=("autocast",),
+    prescan_words=("autocast", "low-precision math"),
     violations={
         "epsilon:added": ViolationKind(
             "`{sum}` adds {value} to a float16 tensor, where it is 0: cast the tensor with `.float()` first, or use"

@@ -32,7 +32,7 @@ RULE = Rule(
     detected_by=STATIC,
     applicability=SAFE,
     event_checks={FragileMath: _check_fragile_math},
-    prescan_words=("autocast", "low-precision weights", "float16 MixedPrecision param_dtype"),
+    prescan_words=("autocast", "low-precision math", "low-precision weights", "float16 MixedPrecision param_dtype"),
     violations={
         "fragile:log-softmax": ViolationKind(
             "`{call}` becomes -inf where the softmax rounds to 0 in low precision: use `log_softmax`"

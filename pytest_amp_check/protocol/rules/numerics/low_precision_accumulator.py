@@ -41,7 +41,13 @@ RULE = Rule(
     },
     detected_by=BOTH,
     event_checks={LowSum: _check_low_sum, LowReduction: _check_low_reduction},
-    prescan_words=("autocast", "low average", "float16 MixedPrecision param_dtype", "float16 MixedPrecision reduce_"),
+    prescan_words=(
+        "autocast",
+        "low-precision math",
+        "low average",
+        "float16 MixedPrecision param_dtype",
+        "float16 MixedPrecision reduce_",
+    ),
     violations={
         "sum:low": ViolationKind(
             "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add "

@@ -26,7 +26,7 @@ RULE = Rule(
     effect="distant positions get wrong angles, so long sequences train worse; no error",
     detected_by=BOTH,
     event_checks={LowPositions: _check_low_positions},
-    prescan_words=("autocast",),
+    prescan_words=("autocast", "low-precision math"),
     violations={
         "positions:angles": ViolationKind(
             "`{call}` computes angles in low precision, so they are off by radians: compute {wide} in "

@@ -23,7 +23,7 @@ RULE = Rule(
     effect="torch raises on the first low-precision batch and ends the run; float32 tests pass",
     detected_by=STATIC,
     event_checks={LowOp: _check_refused_op},
-    prescan_words=("autocast",),
+    prescan_words=("autocast", "low-precision math"),
     violations={
         "op:refused": ViolationKind(
             "`{call}` is given a {dtype} tensor, has no kernel for it and raises: cast the tensor with `.float()` first"

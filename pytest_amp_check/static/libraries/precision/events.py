@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     Fields = ParamSpec("Fields")
 
 
-class _ReportedKeys(set[tuple[object, ...]]):
-    """Reported problems of a file, by location and kind."""
-
-
 def emit_once(
     interp: Interpreter,
     kind: Callable[Concatenate[Site, Fields], Effect],
@@ -34,14 +30,12 @@ def emit_once(
     *keys: Fields.args,
     **fields: Fields.kwargs,
 ) -> Effect | None:
-    """Record an effect of low precision once for each location. Return the event recorded in this graph, or None."""
+    """Record an effect of low precision once for each graph and location. Return the recorded event, or None."""
     here = interp.state.frame.function or interp.state.frame.module
     if not isinstance(node, (ast.expr, ast.stmt)) or interp.state.current_node is None or not here.may_lose_precision:
         return None
     key = (kind, interp.state.frame.module.path, node.lineno, node.col_offset, fields.get("how"))
-    reported = interp.file_data(_ReportedKeys)
-    if key not in reported:
-        reported.add(key)
+    if key not in interp.detached_events:
         event = kind(interp.site_of(node), *keys, **fields)
         event.dtype, event.guessed = fact.dtype, GUESSED_LOW in fact.traits
         event.premises = find_premises(interp, fact)

@@ -18,6 +18,7 @@ from ...interpreter.dtypes import (
     FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
+    HALF,
     LOG_PROBABILITY,
     LOW_DTYPES,
     MEAN,
@@ -116,11 +117,11 @@ def check_frequencies(interp: Interpreter, exponent: DtypeInfo, power: ast.AST) 
 def check_rounded_frequencies(interp: Interpreter, *factors: DtypeInfo) -> None:
     """Report a buffer of frequencies that a cast of the model rounds, although float32 angles are computed of it."""
     for fact in factors:
-        if FREQUENCIES in fact.traits and isinstance(fact.trait_node, ast.Call):
-            low = fact._replace(dtype=interp.assumed_dtype)
-            emit_once(
-                interp, e.LowPositions, fact.trait_node, low, how="buffer", names={"call": SourceText(fact.trait_node)}
-            )
+        registered = fact.trait_node
+        is_buffer = isinstance(registered, ast.Call) and last_name(registered.func) == "register_buffer"
+        if is_buffer and FREQUENCIES in fact.traits:
+            low = fact if fact.is_low else fact._replace(dtype=interp.assumed_dtype or HALF)
+            emit_once(interp, e.LowPositions, registered, low, how="buffer", names={"call": SourceText(registered)})
 
 
 def check_cast_of_angles(interp: Interpreter, angles: DtypeInfo, dtype: str, cast: ast.AST) -> None:

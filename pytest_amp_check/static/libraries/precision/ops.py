@@ -240,7 +240,8 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
         check_probabilities(interp, op, dtype)
-        return DtypeInfo(dtype)
+        # The softmax in float32 still holds the probabilities as they are.
+        return DtypeInfo(dtype, frozenset(bounded_traits(op.base_name) if dtype == "float32" else ()))
     state = autocast_state(interp)
     dtype = result_dtype(op.name, first, state)
     if state.mode != "on":
