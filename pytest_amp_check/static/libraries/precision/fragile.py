@@ -118,8 +118,9 @@ def check_rounded_frequencies(interp: Interpreter, *factors: DtypeInfo) -> None:
     """Report a buffer of frequencies that a cast of the model rounds, although float32 angles are computed of it."""
     for fact in factors:
         registered = fact.trait_node
-        is_buffer = isinstance(registered, ast.Call) and last_name(registered.func) == "register_buffer"
-        if is_buffer and FREQUENCIES in fact.traits:
+        if not isinstance(registered, ast.Call) or last_name(registered.func) != "register_buffer":
+            continue
+        if FREQUENCIES in fact.traits:
             low = fact if fact.is_low else fact._replace(dtype=interp.assumed_dtype or HALF)
             emit_once(interp, e.LowPositions, registered, low, how="buffer", names={"call": SourceText(registered)})
 
