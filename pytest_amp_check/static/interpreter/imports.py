@@ -10,7 +10,8 @@ from ..project.module import ImportedName, Module, is_constant_name, number_mark
 from ..project.project import is_library_import
 from .interpreter import Interpreter
 from .source_text import names_in
-from .values.definitions import ExternalName, Frame, LazyImport, ModuleValue
+from .values.containers import MappingValue, SequenceValue
+from .values.definitions import ExternalName, Frame, Instance, LazyImport, ModuleValue
 from .values.value import EMPTY, Const, UnknownValue, Value
 
 BUILTINS = frozenset(
@@ -20,6 +21,8 @@ BUILTINS = frozenset(
 )
 #: Maximum number of imported names in the value of a global. A larger table of imports is not analyzed.
 MAX_LISTED_IMPORTS = 8
+#: Maximum number of statements that fill a registry. A larger registry keeps what its first statement holds.
+MAX_FILLING_STATEMENTS = 16
 
 
 def look_up(interp: Interpreter, name: str) -> Value | None:
@@ -129,8 +132,14 @@ def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
         interp.execute_block(statements)
 
     interp.without_events(execute_bindings)
-    interp.active_functions = active
     value = home.vars.get(name)
+    if isinstance(value, (MappingValue, SequenceValue, Instance)):
+        # An import also executes what fills a registry.
+        statements = home.module.filling_statements(name)
+        if 0 < len(statements) <= MAX_FILLING_STATEMENTS:
+            interp.without_events(execute_bindings)
+            value = home.vars.get(name)
+    interp.active_functions = active
     if value is not None and isinstance(value.value, (bool, int, float)):
         # A setting: users change settings, and other files may assign them.
         home.vars[name] = interp.unknown_value(("global", *key), name)

@@ -13,7 +13,7 @@ from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
 from .generated_constructors import LAST_METHODS, add_constructor, is_generated
 from .roles import RoleCollector
-from .syntax import bound_by_import, children, statements_in, tail_name, walk
+from .syntax import bound_by_import, children, root_name, statements_in, tail_name, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -681,6 +681,20 @@ class Module:
             self._bindings = {**fallbacks, **certain}
         return self._bindings
 
+    def filling_statements(self, name: str) -> list[ast.stmt]:
+        """Return the statements outside functions that may fill a container of the module, in their order.
+
+        A decorator may store the decorated function: ``@register`` and ``@HOOKS.register("clip")``. A call and an
+        assignment to an item fill it directly.
+        """
+        users = {
+            function.name
+            for functions in self.functions_by_name.values()
+            for function in functions
+            if any(isinstance(node, ast.Name) and node.id == name for node in function.nodes)
+        }
+        return [each for each in _iterate_statements(self.tree.body) if _fills(each, users | {name})]
+
     def count_word(self, name: str) -> int:
         """Return the number of occurrences of a name in the text, with comments and strings."""
         if self._word_counts is None:
@@ -828,6 +842,34 @@ def _collect_bindings(
             case ast.Assign() | ast.AnnAssign() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for name in stored_names([statement])[0]:
                     certain.setdefault(name, []).append(statement)
+
+
+def _iterate_statements(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the simple statements and definitions of a block, and of the blocks in it that an import executes."""
+    for statement in statements:
+        match statement:
+            case ast.If(body=body) | ast.With(body=body):
+                yield from _iterate_statements(body)
+            case ast.Try(body=body, finalbody=last):
+                yield from _iterate_statements([*body, *last])
+            case _:
+                yield statement
+
+
+def _fills(statement: ast.stmt, names: set[str]) -> bool:
+    """Return True if a statement stores something by one of some names: a container, or a function that fills it."""
+    match statement:
+        case ast.FunctionDef(decorator_list=asked) | ast.AsyncFunctionDef(decorator_list=asked):
+            pass
+        case ast.ClassDef(decorator_list=asked):
+            pass
+        case ast.Expr(value=ast.Call(func=called)):
+            asked = [called]
+        case ast.Assign(targets=[ast.Subscript(value=held)]):
+            asked = [held]
+        case _:
+            return False
+    return any(root_name(each.func if isinstance(each, ast.Call) else each) in names for each in asked)
 
 
 def catches_import(handler: ast.ExceptHandler) -> bool:
