@@ -253,6 +253,13 @@ def _parse_methods(**does: str) -> dict[str, str]:
 #: Lightning's precision values for float16 with a scaler, and for autocast of either dtype.
 FLOAT16_MIXED = ("16-mixed", 16, "16")
 MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
+#: Precision values of accelerate, Fabric and Lightning with regions around the forward -> dtype of the regions.
+REGION_DTYPES: dict[object, str] = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    **dict.fromkeys(FLOAT16_MIXED, "float16"),
+    "bf16-mixed": "bfloat16",
+}
 _LIGHTNING_PRECISION = PrecisionOption("precision", scaled=FLOAT16_MIXED, autocast=MIXED, default="32-true")
 #: Precision value of Lightning that stores parameters, gradients and the optimizer's state in a low dtype -> the dtype,
 #: and the value for mixed precision.
@@ -260,8 +267,8 @@ STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "1
 
 #: Dtype argument of ``from_pretrained`` that keeps the dtype of the checkpoint, which is low for most large models.
 OF_CHECKPOINT = "auto"
-#: Values in programs that may make parameters low.
-LOW_VALUES = frozenset({*STORED_LOW, OF_CHECKPOINT})
+#: Values in programs that may make parameters low; settings name dtypes by the last two.
+LOW_VALUES = frozenset({*STORED_LOW, OF_CHECKPOINT, "bfloat16", "float16"})
 
 _ACCELERATOR = (
     "device_placement",

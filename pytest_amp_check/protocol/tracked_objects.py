@@ -79,6 +79,7 @@ class ModuleDtypes(NamedTuple):
     - ``computes_in``: low dtype in which a policy makes the module compute, None without a policy.
     - ``low``: low dtype of the parameters, "" if in another dtype.
     - ``prepared``: a framework wraps the forward, and decides the dtype of the output.
+    - ``prepared_in``: low dtype of the region that this framework enters around the forward, "" if not known.
     - ``copies``: level of apex that keeps float32 copies of the parameters.
     """
 
@@ -87,6 +88,7 @@ class ModuleDtypes(NamedTuple):
     computes_in: str | None = None
     low: str = ""
     prepared: bool = False
+    prepared_in: str = ""
     copies: str = ""
 
     def join(self, other: ModuleDtypes) -> ModuleDtypes:

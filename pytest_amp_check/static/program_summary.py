@@ -267,7 +267,7 @@ def _mark_casts(program: Program) -> None:
                     if event.subject in _owned_modules([optimizer]) | _given_modules([optimizer])
                 }
                 ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
-                trained = ends is not None and ends.is_stepped
+                trained = _is_cast_for_training(program, graph, index) if ends is None else ends.is_stepped
                 event.returns = (
                     ends is not None
                     and not (trained or event.site.is_in_test())
@@ -283,6 +283,14 @@ def _mark_casts(program: Program) -> None:
             event.with_scaler = not scaled or not all(_excludes(graph, event, step) for step in scaled)
             # A test of a few steps casts on purpose, and has no small updates to lose.
             event.trained = trained and not event.site.is_in_test()
+
+
+def _is_cast_for_training(program: Program, graph: Graph, index: int) -> bool:
+    """Return True if a method casts a module and then constructs the optimizer that another method steps."""
+    cast = graph.nodes[index].event
+    made = [event for node in graph.nodes[index:] if isinstance(event := node.event, e.OptimizerNew)]
+    optimizers = [program.objects[event.subject] for event in made if event.subject is not None and not event.found]
+    return cast is not None and cast.subject in _owned_modules(optimizers)
 
 
 def _excludes(graph: Graph, event: Event, other: Event) -> bool:

@@ -605,7 +605,7 @@ TREES = {
                 return self.loss(self(batch), batch)
 
         class Plain(LightningModule):
-            def training_step(self, batch, i):
+            def training_step(self, batch, i):  # read
                 return self(batch).mean()
 
         class ByHand(LightningModule):

@@ -594,13 +594,15 @@ def _evaluate_assignment(
     interp: Interpreter, receiver: Instance, method: Function, expression: ast.expr
 ) -> Value | None:
     # An attribute may depend on itself, directly or through another attribute.
-    if (method in interp.active_functions and method.name != "__init__") or id(
-        expression
-    ) in interp.pending_assignments:
+    pending = interp.pending_assignments
+    if expression in pending or len(pending) > MAX_ATTRIBUTE_DEPTH:
         return None
-    interp.pending_assignments.add(id(expression))
+    is_running = interp.active_functions.count(method) > list(pending.values()).count(method)
+    if is_running and method.name != "__init__":
+        return None
+    pending[expression] = method
     value = _evaluate_in_method(interp, receiver, method, expression)
-    interp.pending_assignments.discard(id(expression))
+    del pending[expression]
     return None if value.value is None else value
 
 
@@ -624,6 +626,9 @@ def _evaluate_in_method(interp: Interpreter, receiver: Instance, method: Functio
     return value
 
 
+#: Maximum number of attributes that lead to the value of an attribute, each assigned from the next outside the
+#: constructor: ``self.optimizer = AdamW(self.model.parameters())``.
+MAX_ATTRIBUTE_DEPTH = 3
 #: Maximum number of local variables that lead to the value of an attribute, each assigned from the next.
 MAX_LOCAL_DEPTH = 3
 

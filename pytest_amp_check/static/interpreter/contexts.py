@@ -11,10 +11,10 @@ from .expressions.assignments import assign_target
 from .imports import dotted_name
 from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
 from .joins import split_on
+from .loop_variables import own_nodes
 from .source_text import expression_text, last_name
 from .state import OpenRegion
 from .statements.definitions import holds_autocast
-from .statements.loop_items import _own_nodes
 from .values.containers import UnionValue
 from .values.contexts import Float8Context, GradMode, NoSyncContext, NullContext, StackContext
 from .values.definitions import GeneratorContext, Instance
@@ -92,7 +92,7 @@ def _report_yield_inside(interp: Interpreter, node: ast.With | ast.AsyncWith, co
         return
     if function.is_context_manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
         return
-    for inner in _own_nodes(node.body):
+    for inner in own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
             interp.emit(e.ScopeLost, inner, None, how="yield", names={"context": expression_text(context)})
             return

@@ -120,7 +120,7 @@ def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
     interp.pending_names.add(key)
     active, interp.active_functions = interp.active_functions, []
 
-    def execute_bindings() -> None:
+    def execute_bindings(statements: list[ast.stmt]) -> None:
         interp.state.frame, interp.state.try_depth, interp.state.fallback_try_depth = home, 0, 0
         interp.state.path_condition, interp.state.loops, interp.state.open_regions, interp.state.unwind_actions = (
             [],
@@ -131,13 +131,13 @@ def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
         interp.state.possible_regions = interp.state.no_grad = 0
         interp.execute_block(statements)
 
-    interp.without_events(execute_bindings)
+    interp.without_events(lambda: execute_bindings(statements))
     value = home.vars.get(name)
     if isinstance(value, (MappingValue, SequenceValue, Instance)):
         # An import also executes what fills a registry.
-        statements = home.module.filling_statements(name)
-        if 0 < len(statements) <= MAX_FILLING_STATEMENTS:
-            interp.without_events(execute_bindings)
+        filling = home.module.filling_statements(name)
+        if 0 < len(filling) <= MAX_FILLING_STATEMENTS:
+            interp.without_events(lambda: execute_bindings(filling))
             value = home.vars.get(name)
     interp.active_functions = active
     if value is not None and isinstance(value.value, (bool, int, float)):

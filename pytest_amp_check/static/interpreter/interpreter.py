@@ -178,8 +178,8 @@ class Interpreter:
         self.loads_any_file = False
         #: True if every name of this file has a value.
         self.is_fully_bound = False
-        #: Identities of attribute assignments whose value is being evaluated.
-        self.pending_assignments: set[int] = set()
+        #: Values of attribute assignments under evaluation, each with the method that assigns the attribute.
+        self.pending_assignments: dict[ast.expr, Function] = {}
         self.instances: dict[object, Instance] = {}
         self.unknown_values: dict[object, UnknownValue] = {}
         #: Numbers of loops by location: a loop keeps its number from the dry run to the analysis.

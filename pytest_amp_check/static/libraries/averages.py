@@ -118,7 +118,9 @@ def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
         return None
     names = [parameter.arg for parameter in init.parameters()[1:]]
     for call in init.find_nodes(ast.Call):
-        if last_name(call.func) == "to" and _attribute_name(receiver_of(call)):
+        held = receiver_of(call)
+        is_copy = held is not None and any(last_name(each.func) in _COPIES for each in find_nodes(held, ast.Call))
+        if last_name(call.func) == "to" and (is_copy or _attribute_name(held)):
             for value in (*call.args, *(keyword.value for keyword in call.keywords)):
                 if isinstance(value, ast.Name) and value.id in names and "dtype" in value.id:
                     return names.index(value.id), value.id

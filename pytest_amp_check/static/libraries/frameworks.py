@@ -538,7 +538,8 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
     unknown = value if isinstance(value, UnknownValue) else None
     module = tracked_object_of(value) if unknown is None else interp.tracked_objects.get(("used", unknown.key))
     if module is not None and module.role == "module":
-        module.attributes.dtypes = module.attributes.dtypes._replace(prepared=True)
+        dtype = frameworks.REGION_DTYPES.get(literal_value(engine.precision), "")
+        module.attributes.dtypes = module.attributes.dtypes._replace(prepared=True, prepared_in=dtype)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))

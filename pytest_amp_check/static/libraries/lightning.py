@@ -16,6 +16,7 @@ from ..interpreter.conditions import Formula
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text
+from ..interpreter.state import OpenRegion
 from ..interpreter.values.containers import MappingValue, SequenceValue
 from ..interpreter.values.definitions import Args, Instance, Keywords
 from ..interpreter.values.gradients import ParamsValue
@@ -59,6 +60,12 @@ class TrainerCalls:
             return INFO
         return next((severity for severity in (ERROR, WARNING, INFO) if severity in known), None)
 
+    def find_region_dtype(self) -> str:
+        """Return the dtype of the regions that the Trainers enter, or "" if it is not known or they differ."""
+        given = [call.get("precision") for call in self.keyword_nodes]
+        dtypes = {frameworks.REGION_DTYPES.get(constant_of_node(node), "") for node in given}
+        return dtypes.pop() if len(dtypes) == 1 else ""
+
     @staticmethod
     def _rate_call(call: dict[str | None, ast.expr], precisions: tuple[object, ...]) -> str | None:
         given = call.get("precision")
@@ -90,7 +97,11 @@ def _find_trainers(interp: Interpreter, module: Module) -> TrainerCalls:
 def _prepare_entry_point(interp: Interpreter, function: Function) -> None:
     """Prepare the state for an entry point that a Trainer may run under autocast, or between backward and step."""
     if function.name in STEPS and _is_lightning(interp, function.cls):
-        interp.state.ambient_autocast = _find_trainers(interp, function.module).rate_precisions(frameworks.MIXED)
+        trainers = _find_trainers(interp, function.module)
+        interp.state.ambient_autocast = trainers.rate_precisions(frameworks.MIXED)
+        dtype = trainers.find_region_dtype()
+        if dtype and not _has_manual_optimization(interp, function.cls):
+            interp.state.open_regions = [*interp.state.open_regions, OpenRegion(True, "cuda", dtype)]
     if _sees_scaled_grads(interp, function):
         _emit_trainer_backward(interp, function)
 

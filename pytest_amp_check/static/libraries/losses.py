@@ -115,7 +115,10 @@ def compute_loss(
         node,
         function=kind or None,
         low_precision="" if promotes else _find_low_input(interp, args, kind),
-        ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
+        # A region of a framework has no location.
+        ambient=None
+        if any(region.site is not None for region in interp.state.open_regions)
+        else interp.state.ambient_autocast,
         names={
             "call": expression_text(node),
             "loss": first_argument_text(node),

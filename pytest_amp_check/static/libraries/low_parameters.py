@@ -17,9 +17,10 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.containers import MappingValue
-from ..interpreter.values.definitions import Args, ClassValue, ExternalName, Keywords
+from ..interpreter.values.definitions import Args, ClassValue, ExternalName, Instance, Keywords
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import first_or_named, literal_value, tracked_object_of
+from .default_dtypes import find_default_dtypes
 from .dtype_choices import trace_dtype_choice
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
@@ -152,6 +153,7 @@ def _load_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Ca
 def _find_keyword_dtypes(interp: Interpreter, node: ast.Call, name: str) -> list[tuple[str, Formula]]:
     """Return the low dtypes of a keyword of a call, or of the same entry of an unpacked dict, with their conditions."""
     found: list[Value] = []
+    by_default: list[tuple[str, Formula]] = []
     for keyword in node.keywords:
         if keyword.arg not in (name, None):
             continue
@@ -163,7 +165,36 @@ def _find_keyword_dtypes(interp: Interpreter, node: ast.Call, name: str) -> list
             found += (each.items[name] for each in mappings if name in each.items)
         else:
             found.append(value)
-    return find_low_dtypes(found)
+            by_default += find_default_dtypes(interp, keyword.value) if isinstance(value, UnknownValue) else []
+    return find_low_dtypes(found) or by_default
+
+
+def _check_parameter(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record a parameter that a module creates in a low dtype: ``nn.Parameter(torch.ones(n, dtype=dtype))``."""
+    receiver = interp.state.frame.receiver
+    module = receiver.tracked_object if isinstance(receiver, Instance) else None
+    is_trained = constant_of_node(keywords_of(node).get("requires_grad")) is not False
+    data = node.args[0] if node.args else keywords_of(node).get("data")
+    if module is None or module.role != "module" or not is_trained or not isinstance(data, ast.Call):
+        return
+    for dtype, condition in _dtypes_of_data(interp, data)[:1]:
+        premises = trace_dtype_choice(interp, data, dtype)
+        names = {"module": expression_text(node), "call": expression_text(data)}
+        made = partial(e.ModuleCast, dtype=dtype, how="made", created=True, names=names, premises=premises)
+        run_branches(interp, condition, partial(interp.emit, made, node, module.key), do_nothing)
+
+
+def _dtypes_of_data(interp: Interpreter, data: ast.Call) -> list[tuple[str, Formula]]:
+    """Return the low dtypes that the values of a parameter may have by a ``dtype`` argument or a cast."""
+    if last_name(data.func) in _CASTS and isinstance(data.func, ast.Attribute):
+        named = _CASTS[last_name(data.func)]
+        return [(named, True)] if named else [pair for each in data.args for pair in _dtypes_of_expression(interp, each)]
+    return _find_keyword_dtypes(interp, data, "dtype")
+
+
+def _dtypes_of_expression(interp: Interpreter, node: ast.expr) -> list[tuple[str, Formula]]:
+    value = interp.without_events(lambda: interp.evaluate(node))
+    return find_low_dtypes([value]) or (find_default_dtypes(interp, node) if isinstance(value, UnknownValue) else [])
 
 
 class CastCopies(dict[int, tuple[str, ast.Call]]):
@@ -184,9 +215,9 @@ def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record that a model which was cast in the same expression is still this model: ``Net().bfloat16().cuda()``."""
-    before = interp.expression_values.get(made) if (made := receiver_of(node)) is not None else None
-    if isinstance(value, UnknownValue) and isinstance(before, UnknownValue):
-        cast = interp.tracked_objects.get(("used", before.key))
+    made = receiver_of(node)
+    if isinstance(value, UnknownValue) and isinstance(made, ast.Call):
+        cast = _find_module(interp, made)
         if cast is not None:
             interp.tracked_objects["used", value.key] = cast
 
@@ -205,7 +236,11 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     asked = _CASTS[last_name(node.func)]
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     dtype = asked or next(filter(None, (find_low_dtype(interp, argument) for argument in given)), "")
-    if dtype:
+    by_default = [] if dtype else [pair for each in given for pair in find_default_dtypes(interp, each)]
+    if by_default:
+        dtype, condition = by_default[0]
+        run_branches(interp, condition, partial(_load_low_module, interp, value, dtype, node), do_nothing)
+    elif dtype:
         tracked_object = _create_low_module(interp, value, dtype, node)
         if trained and tracked_object is not None:
             tracked_object.attributes.set_trainer(is_float16=False)
@@ -358,6 +393,7 @@ def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
 def register(handlers: HandlerTable) -> None:
     handlers.named_functions["torch.set_default_dtype"] = _call_set_default_dtype
     handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
+    handlers.call_result_listeners["Parameter"] = _check_parameter
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners["get_peft_model"] = _note_adapter
     handlers.call_result_listeners["fit"] = _note_lightning_fit

@@ -21,11 +21,12 @@ from ..interpreter.classes import (
     uses_scaler,
 )
 from ..interpreter.conditions import Formula, literals
-from ..interpreter.dtypes import is_known_low
+from ..interpreter.dtypes import NO_DTYPE_INFO, is_known_low
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
+from ..interpreter.state import OpenRegion
 from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unanalyzed_code import call_unknown, escape
 from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue
@@ -57,6 +58,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import take_state
+from .default_dtypes import find_default_dtypes
 from .dtype_choices import trace_dtype_choice
 from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_averaged_elsewhere, note_requires_grad
 from .losses import find_owners
@@ -190,6 +192,9 @@ def _call_module_instance(
         if method not in interp.active_functions:
             outcome = _run_forward_method(interp, method, receiver, args, keywords, node)
             telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
+            if outcome is not None and tracked_object.attributes.dtypes.prepared_in:
+                # The framework converts the outputs to float32.
+                return _copy_reductions(outcome, made).with_dtype_info(NO_DTYPE_INFO) if telling else made
             if outcome is not None:
                 return _copy_reductions(outcome, made) if telling else _copy_dtypes(outcome, made)
     return made
@@ -221,7 +226,10 @@ def _run_forward_method(
     casts = enters and not (interp.state.open_regions or interp.state.possible_regions or interp.state.no_grad)
     here = interp.state.frame.function or interp.state.frame.module
     telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
-    is_low = method.module.may_lose_precision and _computes_low(tracked_object, [*args, *keywords.values()])
+    prepared_in = tracked_object.attributes.dtypes.prepared_in
+    is_low = method.module.may_lose_precision and (
+        bool(prepared_in) or _computes_low(tracked_object, [*args, *keywords.values()])
+    )
     if not (telling or casts or is_low or (here.may_lose_precision and in_region(interp))):
         return None
     outcome: list[Value] = []
@@ -229,6 +237,8 @@ def _run_forward_method(
 
     def inline_forward() -> None:
         interp.state.forward_depth += 1
+        if prepared_in and not in_region(interp):
+            interp.state.open_regions = [*interp.state.open_regions, OpenRegion(True, "cuda", prepared_in)]
         # A part of the module may lose the digits.
         outcome.append(inline_call(interp, inner, args, keywords, node, always=is_low))
 
@@ -322,8 +332,11 @@ def _make_cast_method(dtype: str) -> Method:
 
 
 def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
-    for value in [*asked.args, *asked.keywords.values()]:
-        for dtype, condition in find_low_dtypes([value])[:1]:
+    call = asked.node
+    nodes = [*call.args, *keywords_of(call).values()] if isinstance(call, ast.Call) else []
+    for number, value in enumerate([*asked.args, *asked.keywords.values()]):
+        default = nodes[number] if number < len(nodes) and isinstance(value, UnknownValue) else None
+        for dtype, condition in (find_low_dtypes([value]) or find_default_dtypes(interp, default))[:1]:
             # One finding is enough for a choice of several low dtypes.
             cast = partial(_cast_low, interp, asked.module, dtype, asked.node)
             run_branches(interp, condition, cast, do_nothing)

@@ -638,6 +638,11 @@ class Module:
         if catches_import(node):
             self.fallback_nodes.update(walk(node))
 
+    def _note_keyword(self, node: ast.keyword, scope: _Scope) -> None:
+        """Record a keyword with a dtype, whose value a setting may name: ``torch_dtype=getattr(torch, name)``."""
+        if node.arg is not None and node.arg.endswith("dtype"):
+            scope.used_names.add(node.arg)
+
     def _note_outer_names(self, node: ast.Global | ast.Nonlocal, scope: _Scope) -> None:
         function = scope.function
         if function is None or isinstance(function.node, ast.Lambda):
@@ -742,6 +747,7 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.BinOp: Module._note_counting,
     ast.ExceptHandler: Module._note_handler,
     ast.Global: Module._note_outer_names,
+    ast.keyword: Module._note_keyword,
     ast.Nonlocal: Module._note_outer_names,
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,

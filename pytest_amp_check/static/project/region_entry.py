@@ -96,6 +96,8 @@ def may_use_float16(tree: ast.Module) -> bool:
                 return True
             if tail_name(node.func) == "initialize" and any(_is_apex_level(each) for each in node.keywords):
                 return True
+            if any(map(_is_float16_option, node.keywords)):
+                return True
         elif _is_float16_node(node) or tail_name(node) in aliases:
             return True
     return False
@@ -104,6 +106,20 @@ def may_use_float16(tree: ast.Module) -> bool:
 def _is_apex_level(keyword: ast.keyword) -> bool:
     """Return True if an argument of apex' ``initialize`` may choose float16: every level but ``O0`` does."""
     return keyword.arg == "opt_level" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "O0")
+
+
+#: Options of frameworks that run the forward of the model in a float16 region, with the values that do so.
+_FLOAT16_OPTIONS: dict[str | None, tuple[object, ...]] = {
+    "mixed_precision": ("fp16",),
+    "precision": ("16-mixed", "16"),
+    "fp16": (True,),
+}
+
+
+def _is_float16_option(keyword: ast.keyword) -> bool:
+    """Return True for ``mixed_precision="fp16"`` of accelerate, and the like of Lightning and Transformers."""
+    value = keyword.value
+    return isinstance(value, ast.Constant) and value.value in _FLOAT16_OPTIONS.get(keyword.arg, ())
 
 
 def _is_of_bfloat16(call: ast.Call) -> bool:

@@ -111,8 +111,8 @@ _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE 
 _TRAINING_STEP = _BACKWARD | _STEP
 # Use of a name that may be relevant in another file; save or load of a state; name of an optimizer or a scaler.
 _OTHER_FILE, _TAKES, _OWNER = (1 << n for n in range(10, 13))
-# Computation that the low dtype of a cast spoils.
-_ROUNDS = 1 << 13
+# Computation that the low dtype of a cast spoils; use of a dtype that a setting names.
+_ROUNDS, _CHOOSES = (1 << n for n in range(13, 15))
 _BITS = {
     **dict.fromkeys(ROUNDED_NAMES, _ROUNDS),
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
@@ -150,7 +150,7 @@ def _may_violate(bits: int) -> bool:
         bits & (_AMP | _OLD | _STATE)
         or bits & accumulates == accumulates
         or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
-        or (bits & _CASTS and bits & (_STEP | _TRAINER))
+        or (bits & (_CASTS | _CHOOSES) and bits & (_STEP | _TRAINER))
         or _computes_low(bits)
     )
 
@@ -201,10 +201,13 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
     plain_bits = dict(bits)
+    lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
+    if lows:
+        # A default of a parameter, of a class or of the module may be low.
+        bits.update((name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype"))
     for name in casting:
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
-    lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
     fragile = FRAGILE_NAMES | ROUNDED_NAMES if lows else FRAGILE_NAMES
     module.may_lose_precision = small or not fragile.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
@@ -243,13 +246,18 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         # Each test has an instance of its own: the methods share only what the class keeps in attributes.
         amp = {name for name, actions in (*bits.items(), *found.items()) if actions & _AMP}
         scaling = {cls for cls in scaling if _may_keep(cls, amp, foreign)}
-    # One method may make the model that another method trains.
-    cast_and_train = {
-        cls
+    # One method may make the model and the optimizer with which another method trains.
+    casting_methods = {
+        method
         for cls in module.classes.values()
-        if (init := cls.methods.get("__init__")) in does
-        and does[init] & _CASTS
-        and any(does[method] & _TRAINING_STEP == _TRAINING_STEP for method in cls.methods.values())
+        for method in cls.methods.values()
+        if does.get(method, 0) & (_CASTS | _CHOOSES) and (method.name == "__init__" or "parameters" in method.used_names)
+    }
+    cast_and_train = {
+        method.cls
+        for method in casting_methods
+        if method.cls is not None
+        and any(does[each] & _TRAINING_STEP == _TRAINING_STEP for each in method.cls.methods.values())
     }
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
@@ -262,7 +270,7 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         shares_scaler = function.cls in scaling and bool(part)
         function.has_scaler_siblings = shares_scaler or (
             function.cls in cast_and_train
-            and (function.name == "__init__" or does[function] & _TRAINING_STEP == _TRAINING_STEP)
+            and (function in casting_methods or does[function] & _TRAINING_STEP == _TRAINING_STEP)
         )
         function.is_weight_entry_point = (function.is_entry_point or function.has_scaler_siblings) and not (
             connecting
@@ -360,7 +368,7 @@ def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
     if does & (_BACKWARD | _STEP) == _BACKWARD | _STEP:
         return True  # manual optimization
     banned = any(method.used_names & BANNED_LOSSES for method in function.cls.methods.values())
-    return banned or "accumulate_grad_batches" in module.text
+    return banned or "accumulate_grad_batches" in module.text or (module.may_lose_precision and "-mixed" in module.text)
 
 
 def _names_by_callee(module: Module) -> dict[str, frozenset[str]]:

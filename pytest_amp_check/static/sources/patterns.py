@@ -94,7 +94,9 @@ class Code:
         """True if the code contains a name of float16."""
         words, data = self.words_found, self.data
         half = b"half" in words and (b".half()" in data or b"torch.half" in data)
-        return half or self.may_enter_autocast or b"float16" in words or b"opt_level" in words
+        if half or self.may_enter_autocast or b"float16" in words or b"opt_level" in words:
+            return True
+        return (b"precision" in words or b"fp16" in data) and re.search(_FLOAT16_OPTION, data) is not None
 
     @property
     def has_lightning16(self) -> bool:
@@ -564,6 +566,8 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
 _MODEL_DTYPE_WORDS = (b"torch_dtype", b"16-true", b"deepspeed.", b"MixedPrecisionPolicy")
 _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
+#: An option of accelerate, Lightning or Transformers for regions in float16.
+_FLOAT16_OPTION = rb"precision\s*=\s*[\"'](?:fp16|16-mixed|16)[\"']|\bfp16\s*=\s*True"
 #: A cast to a low dtype.
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"

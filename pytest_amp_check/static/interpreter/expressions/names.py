@@ -9,6 +9,7 @@ from ....protocol import torch_api
 from ....protocol.source_text import access_text, find_access_path
 from ..imports import BUILTINS, look_up
 from ..interpreter import Interpreter
+from ..loop_variables import is_other_item
 from ..source_text import last_name
 from ..values.containers import UnionValue
 from ..values.definitions import ExternalName
@@ -80,7 +81,10 @@ def role_by_use(interp: Interpreter, node: ast.expr) -> str | None:
     module = interp.state.frame.module
     if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) not in module.role_names:
         return None
-    return module.role_by_text.get(access_text(node))
+    role = module.role_by_text.get(access_text(node))
+    if role is not None and isinstance(node, ast.Name) and is_other_item(interp, node.id):
+        return None
+    return role
 
 
 def is_used_as_optimizer(interp: Interpreter, target: ast.expr) -> bool:

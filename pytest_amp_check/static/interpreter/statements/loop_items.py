@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ....protocol.source_text import find_access_path
-from ...project.syntax import children
 from ..comparisons import ItemCounts
 from ..expressions.iteration import EnumerateIterables
 from ..interpreter import Interpreter
+from ..loop_variables import is_used_as_object, statements_of
 from ..source_text import names_in
 from ..values.containers import MappingValue, SequenceValue, UnionValue
 from ..values.definitions import BoundMethod, FunctionValue, Instance, PartialCall
@@ -19,8 +19,6 @@ from ..values.value import Const, UnknownValue, Value
 
 #: Roles of tracked objects that a loop may iterate over.
 ITERATED_ROLES = frozenset(("optimizer", "scaler"))
-#: Methods of optimizers and scalers.
-_OF_OBJECTS = frozenset(("step", "zero_grad", "unscale_", "scale", "update", "state_dict", "load_state_dict"))
 #: Maximum length of a literal sequence that a loop is unrolled over, and of a sequence of functions and objects.
 MAX_UNROLLED_ITEMS = 4
 MAX_CALLABLE_ITEMS = 12
@@ -31,7 +29,7 @@ def is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable:
     return (
         _is_of_params(iterable)
         or _is_of_objects(iterable)
-        or any(_is_object(interp, name) and _is_used_as_object(interp, node, name) for name in names_in(node.target))
+        or any(_is_object(interp, name) and is_used_as_object(interp, node, name) for name in names_in(node.target))
         or _chooses_object(interp, node)
     )
 
@@ -41,42 +39,13 @@ def _is_object(interp: Interpreter, name: str | None) -> bool:
     return interp.state.frame.module.role_by_text.get(name or "") in ITERATED_ROLES
 
 
-def _is_used_as_object(interp: Interpreter, node: ast.For | ast.AsyncFor, name: str) -> bool:
-    """Return True if a loop uses its variable as an optimizer or a scaler, or names it like one.
-
-    Another function of the file may use the same short name for one.
-    """
-    if any(word in name.lower() for word in ("opt", "scaler")):
-        return True
-    calls = (inner for inner in _statements_of(interp, node) if isinstance(inner, ast.Call))
-    for call in calls:
-        if isinstance(call.func, ast.Attribute):
-            given = call.args[:1] if call.func.attr in ("step", "unscale_") else []
-            owner = [call.func.value] if call.func.attr in _OF_OBJECTS else []
-            if any(isinstance(each, ast.Name) and each.id == name for each in (*owner, *given)):
-                return True
-    return False
-
-
-class _LoopStatements(dict[ast.AST, list[ast.AST]]):
-    """Assignments and calls of loop bodies, without the bodies of nested functions, by loop."""
-
-
 def _chooses_object(interp: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     """Return True if the loop variable selects another optimizer or scaler in each iteration."""
     if not ITERATED_ROLES.intersection(interp.state.frame.module.role_by_text.values()):
         return False
     names = names_in(node.target)
-    found = (_chosen_object(interp, inner) for inner in _statements_of(interp, node))
+    found = (_chosen_object(interp, inner) for inner in statements_of(interp, node))
     return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
-
-
-def _statements_of(interp: Interpreter, node: ast.For | ast.AsyncFor) -> list[ast.AST]:
-    """Return the assignments and calls of the body of a loop."""
-    statements = interp.file_data(_LoopStatements)
-    if node not in statements:
-        statements[node] = [inner for inner in _own_nodes(node.body) if isinstance(inner, (ast.Assign, ast.Call))]
-    return statements[node]
 
 
 def _chosen_object(interp: Interpreter, node: ast.AST) -> ast.Subscript | None:
@@ -155,15 +124,3 @@ def _is_of_objects(value: Value) -> bool:
     (item,) = value.items
     parts = item.items if isinstance(item, SequenceValue) and not item.is_open else [item]
     return any(part.role in ITERATED_ROLES for part in parts)
-
-
-def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
-    """Return the nodes of statements in source order, without the bodies of nested functions and classes."""
-    found: list[ast.AST] = []
-    stack: list[ast.AST] = [*reversed(statements)]
-    while stack:
-        node = stack.pop()
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            found.append(node)
-            stack.extend(reversed(children(node)))
-    return found

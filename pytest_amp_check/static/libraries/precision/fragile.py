@@ -200,14 +200,16 @@ def check_timestep_argument(interp: Interpreter, node: ast.Call) -> None:
 
 def _check_cast_timesteps(interp: Interpreter, value: ast.expr) -> None:
     # Float16 has all integers up to 2048.
-    if interp.assumed_dtype in ("", "float16") or interp.assumes_region or not isinstance(value, ast.Call):
+    if interp.assumed_dtype == "float16" or interp.assumes_region or not isinstance(value, ast.Call):
         return
     fact, given = dtype_info_of(interp, value), [*value.args, *(keyword.value for keyword in value.keywords)]
     method = tail_name(value.func)
-    is_cast = method in _CASTS_TO_LOW or (method in _CASTS and any(tail_name(part).endswith("dtype") for part in given))
+    names_dtype = any(tail_name(part).endswith("dtype") for part in given)
+    is_cast = method in _CASTS_TO_LOW or (method in _CASTS and (names_dtype or fact.is_low))
     # The option says that tensors of unknown dtype are low.
-    if is_cast and (fact.is_low or not fact.dtype):
-        low = DtypeInfo(interp.assumed_dtype)
+    is_low = fact.dtype in ("bfloat16", HALF) or bool(interp.assumed_dtype and (fact.is_low or not fact.dtype))
+    if is_cast and is_low:
+        low = DtypeInfo(interp.assumed_dtype or fact.dtype)
         emit_once(interp, e.LowPositions, value, low, how="timesteps", names={"call": SourceText(value)})
 
 

@@ -1,0 +1,147 @@
+"""Dtypes that the default of a setting gives: of a parameter, a configuration class or a command-line argument."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol.source_text import access_text
+from ..interpreter.conditions import Formula
+from ..interpreter.interpreter import Interpreter
+from ..interpreter.values.definitions import ClassValue, ExternalName, Instance
+from ..interpreter.values.value import UnknownValue
+from ..project.module import Class, Function
+from ..project.syntax import tail_name
+from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name
+
+#: Names of low dtypes in settings.
+_NAMED = {
+    "half": "float16",
+    **{name: "float16" for name in ("float16", "fp16", "torch.float16")},
+    **{name: "bfloat16" for name in ("bfloat16", "bf16", "torch.bfloat16")},
+}
+#: Maximum number of variables and attributes that lead to the default of a setting.
+MAX_STEPS = 4
+
+
+def find_default_dtypes(interp: Interpreter, node: ast.expr | None) -> list[tuple[str, Formula]]:
+    """Return the low dtype that the default of a setting gives an expression, with the condition of the default."""
+    default = None if node is None else _find_default(interp, node, MAX_STEPS)
+    dtype = _dtype_of(default)
+    if node is None or not dtype or default is node:
+        return []
+    text = f"{access_text(_setting_of(node)) or access_text(node)} is {dtype}"
+    return [(dtype, interp.predicate_formula(("default dtype", text), text, frozenset()))]
+
+
+def _setting_of(node: ast.expr) -> ast.expr:
+    """Return the setting in ``getattr(torch, setting)``, or the expression itself."""
+    match node:
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, setting, *_]):
+            return setting
+    return node
+
+
+def _dtype_of(node: ast.expr | None) -> str:
+    """Return the low dtype that an expression names, as an attribute of torch or as a text, or ""."""
+    if isinstance(node, ast.Constant):
+        return _NAMED.get(node.value, "") if isinstance(node.value, str) else ""
+    return _NAMED.get(last_name(node), "") if isinstance(node, ast.Attribute) else ""
+
+
+def _find_default(interp: Interpreter, node: ast.expr, steps: int) -> ast.expr | None:
+    """Return the expression of the default that leads to the value of an expression, or None."""
+    if steps == 0 or isinstance(node, ast.Constant):
+        return node
+    match node:
+        case ast.Call(func=ast.Name(id="getattr"), args=[ast.Name(id="torch"), setting, *_]):
+            return _find_default(interp, setting, steps - 1)
+        case ast.Name(id=name):
+            return _default_of_variable(interp, name, steps)
+        case ast.Attribute(value=owner, attr=name):
+            cls = _class_of(interp, owner)
+            default = None if cls is None else _default_of_field(cls, name)
+            return default or _default_of_argument(interp, owner, name)
+    return None
+
+
+def _default_of_variable(interp: Interpreter, name: str, steps: int) -> ast.expr | None:
+    function = interp.state.frame.function
+    if function is None:
+        return None
+    made = [
+        each.value
+        for each in function.find_nodes(ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in each.targets)
+    ]
+    if made:
+        return _find_default(interp, made[0], steps - 1) if len(made) == 1 else None
+    return _defaults_of(function).get(name)
+
+
+def _defaults_of(function: Function) -> dict[str, ast.expr]:
+    """Return the defaults of the parameters of a function."""
+    spec = function.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    found = {
+        parameter.arg: default
+        for parameter, default in zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
+    }
+    given = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    return {**found, **{parameter.arg: default for parameter, default in given if default is not None}}
+
+
+def _class_of(interp: Interpreter, node: ast.expr) -> Class | None:
+    """Return the class of a configuration object: by its value, or by the annotation of a parameter."""
+    value = interp.without_events(lambda: interp.evaluate(node))
+    if isinstance(value, (Instance, ClassValue)):
+        return value.cls
+    function = interp.state.frame.function
+    if function is None or not isinstance(value, UnknownValue):
+        return None
+    match node:
+        case ast.Name(id=name):
+            return _annotated_class(interp, function, name)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) if function.cls is not None:
+            for method, assigned in function.cls.assignments.get(name, ()):
+                if isinstance(assigned, ast.Name):
+                    return _annotated_class(interp, method, assigned.id)
+    return None
+
+
+def _annotated_class(interp: Interpreter, function: Function, name: str) -> Class | None:
+    """Return the class that annotates a parameter of a function, or None."""
+    for parameter in (*function.parameters(), *function.node.args.kwonlyargs):
+        if parameter.arg == name and isinstance(parameter.annotation, (ast.Name, ast.Attribute)):
+            annotation = parameter.annotation
+            # A file of configuration classes trains nothing.
+            outer, interp.loads_any_file = interp.loads_any_file, True
+            value = interp.without_events(lambda: interp.evaluate(annotation))
+            interp.loads_any_file = outer
+            return value.cls if isinstance(value, ClassValue) else None
+    return None
+
+
+def _default_of_field(cls: Class, name: str) -> ast.expr | None:
+    """Return the default that the body of a class gives an attribute, directly or by ``field(default=...)``."""
+    for statement in cls.node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=field), value=value) | ast.Assign(
+                targets=[ast.Name(id=field)], value=value
+            ) if field == name:
+                if isinstance(value, ast.Call):
+                    return keywords_of(value).get("default")
+                return value
+    return None
+
+
+def _default_of_argument(interp: Interpreter, owner: ast.expr, name: str) -> ast.expr | None:
+    """Return the default of a command-line argument: of ``parser.add_argument("--dtype", default="bfloat16")``."""
+    value = interp.without_events(lambda: interp.evaluate(owner))
+    if isinstance(value, ExternalName):
+        return None
+    for call in find_nodes(interp.state.frame.module.tree, ast.Call):
+        if tail_name(call.func) == "add_argument":
+            flags = [constant_of_node(each) for each in call.args]
+            if any(isinstance(flag, str) and flag.lstrip("-").replace("-", "_") == name for flag in flags):
+                return keywords_of(call).get("default")
+    return None
