@@ -62,6 +62,7 @@ from .libraries import (
     skipped_batches,
     torch_calls,
     transformers_loss,
+    transformers_step,
     unknown_methods,
 )
 from .project.module import Class, Function, Module
@@ -111,6 +112,7 @@ LIBRARIES = (
     low_parameters,
     parts,
     transformers_loss,
+    transformers_step,
     float8,
     frameworks,
     apex,

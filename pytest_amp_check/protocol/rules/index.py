@@ -121,7 +121,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP201", "clip-before-unscale", "scaling", "error", "both", True, "safe"),
-        ("scaler", "LightningModule on_after_backward("),
+        ("scaler", "LightningModule on_after_backward(", "training_step( clip_grad_ Trainer)"),
         ("Clip",),
         (),
         (
@@ -155,7 +155,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),
-        ("scaler", "custom_bwd", "optim_wrapper .backward("),
+        ("scaler", "custom_bwd", "optim_wrapper .backward(", "training_step( .backward( Trainer)"),
         ("Backward", "GradientIgnored"),
         (),
         ("step@raw", "step@raw-given", "backward:beside", "function:ignores-gradient", "step@raw-framework"),

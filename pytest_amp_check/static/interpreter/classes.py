@@ -720,7 +720,9 @@ def _class_method(
 
 
 def _call_object(interp: Interpreter, func: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return call_method(interp, func, "__call__", args, keywords, node)
+    # The base class of another package, such as a LightningModule, may be a module: its call runs the forward.
+    name = "__call__" if method_of(interp, func.cls, "__call__") is not None else "forward"
+    return call_method(interp, func, name, args, keywords, node)
 
 
 def _super_method(

@@ -93,8 +93,11 @@ NUMBER_INFO = DtypeInfo(NUMBER)
 
 
 def is_known_low(info: DtypeInfo) -> bool:
-    """Return True for a tensor that a region or a cast made low, except for the output of an unknown model."""
-    return info.is_low and GUESSED_LOW not in info.traits
+    """Return True for a tensor that a region, a cast or low weights made low.
+
+    The output of an unknown model in a region is a guess.
+    """
+    return info.is_low and (GUESSED_LOW not in info.traits or info.is_stored_low)
 
 
 def join(a: DtypeInfo, b: DtypeInfo) -> DtypeInfo:

@@ -41,7 +41,7 @@ RELEVANT_NAMES = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel register_comm_hook "
+    "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel fully_shard register_comm_hook "
     "register_ddp_comm_hook make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
 ).union(frameworks.RELEVANT_NAMES, {FILLING, AVERAGING})
 #: Identifiers worth inlining in a file that does not train: functions that may enter a region, and losses that must not
@@ -358,6 +358,9 @@ def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
     receives the model and may cast.
     """
     if function.cls is not None and function.name == "compute_loss" and does & _CASTS:
+        return True
+    is_of_trainer = function.cls is not None and any(tail_name(base).endswith("Trainer") for base in function.cls.bases)
+    if is_of_trainer and function.name == "training_step" and does & _BACKWARD:
         return True
     if function.cls is None or "LightningModule" not in module.identifiers:
         return False

@@ -568,6 +568,8 @@ _MODEL_DTYPE_WORDS = (b"torch_dtype", b"16-true", b"deepspeed.", b"MixedPrecisio
 _MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
 #: An option of accelerate, Lightning or Transformers for regions in float16.
 _FLOAT16_OPTION = rb"precision\s*=\s*[\"'](?:fp16|16-mixed|16)[\"']|\bfp16\s*=\s*True"
+#: An option of accelerate or Lightning for regions in any low dtype.
+_REGION_OPTION = rb"precision\s*=\s*(?:[\"'](?:b?fp?16|16)(?:-mixed)?[\"']|16\b)"
 #: A cast to a low dtype.
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
@@ -784,8 +786,15 @@ def _may_average_low_copy(data: bytes) -> bool:
 
 
 def _computes_with_cast(code: Code) -> bool:
-    """Return True if code casts a tensor to a low dtype, or creates one, and may compute what rounding spoils."""
-    return re.search(_LOW_TENSOR, code.data) is not None and re.search(_ROUNDED_MATH, code.data) is not None
+    """Return True if code makes a tensor low and may compute what rounding spoils.
+
+    The code casts the tensor or creates it in a low dtype, or a framework runs the code in a region.
+    """
+    data = code.data
+    is_low = re.search(_LOW_TENSOR, data) is not None or (
+        b"precision" in code.words_found and re.search(_REGION_OPTION, data) is not None
+    )
+    return is_low and re.search(_ROUNDED_MATH, data) is not None
 
 
 def _names_old_clip(code: Code) -> bool:
@@ -808,7 +817,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "scaler": ((b"cale",), lambda code: _uses_scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _names_old_clip),
     "low average": ((b"half", b"float16"), lambda code: _may_average_low_copy(code.data)),
-    "low-precision math": ((b"half", b"float16"), _computes_with_cast),
+    "low-precision math": ((b"half", b"float16", b"precision"), _computes_with_cast),
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),

@@ -35,7 +35,7 @@ RULE = Rule(
     },
     applicability=SAFE,
     event_checks={Backward: _check_event, GradientIgnored: _check_event},
-    prescan_words=("scaler", "custom_bwd", "optim_wrapper .backward("),
+    prescan_words=("scaler", "custom_bwd", "optim_wrapper .backward(", "training_step( .backward( Trainer)"),
     violations={
         "step@raw": ViolationKind(
             "`{loss}` is not scaled, but `{scaler}.step({optimizer})` divides its gradients by the loss scale: write "

@@ -37,7 +37,7 @@ RULE = Rule(
     },
     applicability=SAFE,
     event_checks={Clip: _check_clip},
-    prescan_words=("scaler", "LightningModule on_after_backward("),
+    prescan_words=("scaler", "LightningModule on_after_backward(", "training_step( clip_grad_ Trainer)"),
     violations={
         "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
