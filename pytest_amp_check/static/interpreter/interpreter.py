@@ -546,16 +546,23 @@ def _get_or_create(data: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
 
 
 def _drop_unrelated_divisors(interp: Interpreter) -> None:
-    """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
+    """Drop the divisors that count iterations, unless the iterations are the micro-batches of a window.
+
+    A step then waits for the same counter, or follows the loop.
+    """
     events = [node.event for node in interp.builder.nodes if node.event is not None]
     running = [event for event in events if isinstance(event, e.Backward) and event.division.counter is not None]
     if not running:
         return
-    guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
+    steps = [event for event in events if isinstance(event, (e.ScalerStep, e.Step))]
+    guards = {key for event in steps for key, _ in event.guards}
     questions = [
         interp.predicates.question_of(key) for key in guards if interp.graph.predicates[key].is_window_predicate
     ]
     for event in running:
         keys = event.division.counter[2] if event.division.counter is not None else ()
+        around = tuple(event.loops or ())[:-1]
+        if around and steps and all(tuple(step.loops or ()) == around for step in steps):
+            continue
         if not any(mentions_key(question, key) for question in questions for key in keys):
             event.division = event.division._replace(counter=None)
