@@ -125,8 +125,9 @@ def _default_of_field(cls: Class, name: str) -> ast.expr | None:
     """Return the default that the body of a class gives an attribute, directly or by ``field(default=...)``."""
     for statement in cls.node.body:
         match statement:
-            case ast.AnnAssign(target=ast.Name(id=field), value=value) | ast.Assign(
-                targets=[ast.Name(id=field)], value=value
+            case (
+                ast.AnnAssign(target=ast.Name(id=field), value=value)
+                | ast.Assign(targets=[ast.Name(id=field)], value=value)
             ) if field == name:
                 if isinstance(value, ast.Call):
                     return keywords_of(value).get("default")

@@ -188,7 +188,9 @@ def _dtypes_of_data(interp: Interpreter, data: ast.Call) -> list[tuple[str, Form
     """Return the low dtypes that the values of a parameter may have by a ``dtype`` argument or a cast."""
     if last_name(data.func) in _CASTS and isinstance(data.func, ast.Attribute):
         named = _CASTS[last_name(data.func)]
-        return [(named, True)] if named else [pair for each in data.args for pair in _dtypes_of_expression(interp, each)]
+        return (
+            [(named, True)] if named else [pair for each in data.args for pair in _dtypes_of_expression(interp, each)]
+        )
     return _find_keyword_dtypes(interp, data, "dtype")
 
 

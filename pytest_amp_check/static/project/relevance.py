@@ -204,7 +204,9 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
     if lows:
         # A default of a parameter, of a class or of the module may be low.
-        bits.update((name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype"))
+        bits.update(
+            (name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype")
+        )
     for name in casting:
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
@@ -251,7 +253,8 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         method
         for cls in module.classes.values()
         for method in cls.methods.values()
-        if does.get(method, 0) & (_CASTS | _CHOOSES) and (method.name == "__init__" or "parameters" in method.used_names)
+        if does.get(method, 0) & (_CASTS | _CHOOSES)
+        and (method.name == "__init__" or "parameters" in method.used_names)
     }
     cast_and_train = {
         method.cls

@@ -578,7 +578,7 @@ _LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: Calls and operators whose result a low dtype spoils, beside this cast.
 _ROUNDED_MATH = (
     rb"\b(?:arange|linspace|cumsum|softmax|log|exp|expm1|log1p|var|std|normalize|square|pow|rsqrt|numpy)\("
-    rb"|\+= |\badd_\(|\b\d*\.?\d*e-(?:0?[5-9]|1\d)\b"
+    rb"|\+= |\badd_\(|\de-(?:0?[5-9]|1\d)\b"
 )
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
