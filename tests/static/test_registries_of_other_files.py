@@ -29,7 +29,35 @@ def main(loader, kind="norm"):
         scaler.update()
 """
 BY_NORM = "def by_norm(parameters, limit):\n    torch.nn.utils.clip_grad_norm_(parameters, limit)\n"
-KEYED = "def register(name):\n    def keep(function):\n        CLIPS[name] = function\n        return function\n    return keep\n"
+KEYED = """\
+def register(name):
+    def keep(function):
+        CLIPS[name] = function
+        return function
+    return keep
+"""
+NAMED = """\
+CLIPS = {}
+
+
+def register(function):
+    CLIPS[function.__name__] = function
+    return function
+
+
+@register
+"""
+IN_BLOCKS = """\
+if True:
+    pass
+try:
+    CLIPS["none"] = None
+finally:
+    pass
+
+
+@register("norm")
+"""
 REGISTRY = """\
 class Registry:
     def __init__(self):
@@ -53,20 +81,12 @@ CLIPS = Registry()
     ("registry", "lookup"),
     [
         (f"CLIPS = {{}}\n{KEYED}\n\n@register('norm')\n{BY_NORM}", "CLIPS[kind]"),
-        (
-            "CLIPS = {}\n\n\ndef register(function):\n    CLIPS[function.__name__] = function\n    return function\n\n\n"
-            f"@register\n{BY_NORM}",
-            "CLIPS[kind]",
-        ),
+        (NAMED + BY_NORM, "CLIPS[kind]"),
         (f"CLIPS = {{}}\n{BY_NORM}\n\nCLIPS['norm'] = by_norm\n", "CLIPS[kind]"),
         (f"CLIPS = {{}}\n{BY_NORM}\n\nCLIPS.update(norm=by_norm)\n", "CLIPS['norm']"),
         (f"CLIPS = []\n{BY_NORM}\n\nCLIPS.append(by_norm)\n", "CLIPS[0]"),
         (f"CLIPS = {{}}\n{KEYED}\n{BY_NORM}\n\nregister('norm')(by_norm)\n", "CLIPS[kind]"),
-        (
-            f"CLIPS = {{}}\n{KEYED}\n\nif True:\n    pass\ntry:\n    CLIPS['none'] = None\nfinally:\n    pass\n\n\n"
-            f"@register('norm')\n{BY_NORM}",
-            "CLIPS['norm']",
-        ),
+        (f"CLIPS = {{}}\n{KEYED}\n{IN_BLOCKS}{BY_NORM}", "CLIPS['norm']"),
         (f"{REGISTRY}\n\n@CLIPS.register('norm')\n{BY_NORM}", "CLIPS.get('norm')"),
     ],
 )

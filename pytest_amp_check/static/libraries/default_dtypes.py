@@ -16,8 +16,8 @@ from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name
 #: Names of low dtypes in settings.
 _NAMED = {
     "half": "float16",
-    **{name: "float16" for name in ("float16", "fp16", "torch.float16")},
-    **{name: "bfloat16" for name in ("bfloat16", "bf16", "torch.bfloat16")},
+    **dict.fromkeys(("float16", "fp16", "torch.float16"), "float16"),
+    **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
 }
 #: Maximum number of variables and attributes that lead to the default of a setting.
 MAX_STEPS = 4
@@ -110,15 +110,15 @@ def _class_of(interp: Interpreter, node: ast.expr) -> Class | None:
 
 def _annotated_class(interp: Interpreter, function: Function, name: str) -> Class | None:
     """Return the class that annotates a parameter of a function, or None."""
-    for parameter in (*function.parameters(), *function.node.args.kwonlyargs):
-        if parameter.arg == name and isinstance(parameter.annotation, (ast.Name, ast.Attribute)):
-            annotation = parameter.annotation
-            # A file of configuration classes trains nothing.
-            outer, interp.loads_any_file = interp.loads_any_file, True
-            value = interp.without_events(lambda: interp.evaluate(annotation))
-            interp.loads_any_file = outer
-            return value.cls if isinstance(value, ClassValue) else None
-    return None
+    parameters = (*function.parameters(), *function.node.args.kwonlyargs)
+    annotation = next((each.annotation for each in parameters if each.arg == name), None)
+    if not isinstance(annotation, (ast.Name, ast.Attribute)):
+        return None
+    # A file of configuration classes trains nothing.
+    outer, interp.loads_any_file = interp.loads_any_file, True
+    value = interp.without_events(lambda: interp.evaluate(annotation))
+    interp.loads_any_file = outer
+    return value.cls if isinstance(value, ClassValue) else None
 
 
 def _default_of_field(cls: Class, name: str) -> ast.expr | None:

@@ -41,7 +41,8 @@ RELEVANT_NAMES = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel fully_shard register_comm_hook "
+    "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel fully_shard "
+    "register_comm_hook "
     "register_ddp_comm_hook make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
 ).union(frameworks.RELEVANT_NAMES, {FILLING, AVERAGING})
 #: Identifiers worth inlining in a file that does not train: functions that may enter a region, and losses that must not
@@ -202,7 +203,7 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     bits = _bits_by_name(module, foreign)
     plain_bits = dict(bits)
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
-    if lows:
+    if lows or "getattr(torch, " in module.text:
         # A default of a parameter, of a class or of the module may be low.
         bits.update(
             (name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype")

@@ -22,6 +22,8 @@ _LOW_DTYPE = (
 _NAMED_DTYPE = (
     rb"from_pretrained\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*(?!None\b)[A-Za-z_]|[\"']torch_dtype[\"']\s*[:\]]"
 )
+#: A dtype, or another attribute of torch, that a text names.
+_DTYPE_BY_NAME = b"getattr(torch, "
 #: A model is loaded in the dtype of its checkpoint.
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
@@ -219,7 +221,8 @@ class Code:
         if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
             return True  # the precision of Lightning that stores parameters in a low dtype
         of_checkpoint = (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None
-        if self.words_found.isdisjoint((b"half", b"float16")) and not of_checkpoint:
+        # A setting of another file may name the dtype.
+        if self.words_found.isdisjoint((b"half", b"float16")) and not (of_checkpoint or _DTYPE_BY_NAME in data):
             return False
         from ...protocol.frameworks import HUGGING_FACE
 
