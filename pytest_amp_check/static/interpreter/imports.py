@@ -12,7 +12,7 @@ from .interpreter import Interpreter
 from .source_text import names_in
 from .values.containers import MappingValue, SequenceValue
 from .values.definitions import ExternalName, Frame, Instance, LazyImport, ModuleValue
-from .values.value import EMPTY, Const, UnknownValue, Value
+from .values.value import EMPTY, NONE, Const, UnknownValue, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
@@ -169,6 +169,17 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
         if found is not None:
             frame.vars[name] = found
     return frame.vars[name]
+
+
+def load_any_import(interp: Interpreter, name: str, module: Module) -> Value | None:
+    """Return the value of a name that a module imports from the project, also from a file without relevant code."""
+    origin = module.imports.get(name)
+    if origin is None:
+        return None
+    outer, interp.loads_any_file = interp.loads_any_file, True
+    found = interp.without_events(lambda: _load_from_module(interp, origin, module) or NONE)
+    interp.loads_any_file = outer
+    return found
 
 
 def _imported_number(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:

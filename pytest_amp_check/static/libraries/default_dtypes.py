@@ -6,9 +6,10 @@ import ast
 
 from ...protocol.source_text import access_text
 from ..interpreter.conditions import Formula
+from ..interpreter.imports import load_any_import
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values.definitions import ClassValue, ExternalName, Instance
-from ..interpreter.values.value import UnknownValue
+from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import Class, Function
 from ..project.syntax import tail_name
 from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name
@@ -114,10 +115,10 @@ def _annotated_class(interp: Interpreter, function: Function, name: str) -> Clas
     annotation = next((each.annotation for each in parameters if each.arg == name), None)
     if not isinstance(annotation, (ast.Name, ast.Attribute)):
         return None
-    # A file of configuration classes trains nothing.
-    outer, interp.loads_any_file = interp.loads_any_file, True
-    value = interp.without_events(lambda: interp.evaluate(annotation))
-    interp.loads_any_file = outer
+    value: Value | None = interp.without_events(lambda: interp.evaluate(annotation))
+    if isinstance(value, ExternalName) and isinstance(annotation, ast.Name):
+        # A file of configuration classes trains nothing.
+        value = load_any_import(interp, annotation.id, function.module)
     return value.cls if isinstance(value, ClassValue) else None
 
 
