@@ -12,7 +12,7 @@ from ...protocol.events.regions import describe_region
 from ...protocol.source_text import SourceText, access_text
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
-from ..interpreter.dtypes import GUESSED_LOW, is_low
+from ..interpreter.dtypes import GUESSED_LOW, is_known_low, is_low
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
 from ..interpreter.expressions.operators import (
     apply_operator,
@@ -437,13 +437,18 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     if not isinstance(number, (int, float)):
         return
     # Code that only decodes trains no parameter, so only a known float16 dtype is reported there.
-    eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
+    is_float16 = tensor.dtype_info.dtype == "float16" and is_known_low(tensor.dtype_info)
+    eligible = bool(tensor.low_dtype) or is_float16 or (tensor.is_low_op_result and not interp.state.no_grad)
     dtypes = tensor.region_dtypes
     if not dtypes and not tensor.low_dtype and interp.assumed_dtype:
         dtypes = frozenset({interp.assumed_dtype})
     eligible = eligible and not (dtypes and dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
-    event = interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    guessed = not (tensor.low_dtype or is_float16)
+    event = interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=guessed, names=names)
+    if event is not None and interp.state.forward_depth:
+        # The forward of a module is analyzed for its result, without a graph.
+        interp.detached_events.setdefault((e.Fill, event.site.call_key), event)
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if event is not None and region is not None and region.site is not None and region.enabled is not False:
         event.premises = ((region.site, describe_region(region.dtype)),)

@@ -21,7 +21,7 @@ from ..interpreter.classes import (
     uses_scaler,
 )
 from ..interpreter.conditions import Formula, literals
-from ..interpreter.dtypes import NO_DTYPE_INFO, is_known_low
+from ..interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, DtypeInfo, is_known_low
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
@@ -227,13 +227,20 @@ def _run_forward_method(
     here = interp.state.frame.function or interp.state.frame.module
     telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
     prepared_in = tracked_object.attributes.dtypes.prepared_in
+    rounds_here = here.may_lose_precision and in_region(interp)
     is_low = method.module.may_lose_precision and (
-        bool(prepared_in) or _computes_low(tracked_object, [*args, *keywords.values()])
+        bool(prepared_in) or rounds_here or _computes_low(tracked_object, [*args, *keywords.values()])
     )
-    if not (telling or casts or is_low or (here.may_lose_precision and in_region(interp))):
+    if not (telling or casts or is_low or rounds_here):
         return None
     outcome: list[Value] = []
     inner = FunctionValue(method, defining_frame(interp, method), receiver)
+
+    policy = tracked_object.attributes.dtypes.computes_in
+    if policy in LOW_DTYPES:
+        # The policy also casts the inputs.
+        args = [_cast_input(value, policy) for value in args]
+        keywords = {name: _cast_input(value, policy) for name, value in keywords.items()}
 
     def inline_forward() -> None:
         interp.state.forward_depth += 1
@@ -249,9 +256,17 @@ def _run_forward_method(
     return outcome[0]
 
 
+def _cast_input(value: Value, dtype: str) -> Value:
+    """Return an input of a module as the precision policy of the module casts it. Integers stay integers."""
+    is_tensor = value.kind in ("unknown", "tensor") and value.dtype_info.dtype in ("", "float32")
+    return value.with_dtype_info(DtypeInfo(dtype)) if is_tensor else value
+
+
 def _computes_low(tracked_object: TrackedObject, given: list[Value]) -> bool:
-    """Return True if a module stores its weights in a low dtype, or receives a tensor that the code has cast to one."""
-    return bool(tracked_object.attributes.dtypes.low) or any(is_known_low(value.dtype_info) for value in given)
+    """Return True if a module computes in a low dtype, or receives a tensor that the code has cast to one."""
+    dtypes = tracked_object.attributes.dtypes
+    is_module_low = bool(dtypes.low) or dtypes.computes_in in LOW_DTYPES
+    return is_module_low or any(is_known_low(value.dtype_info) for value in given)
 
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:

@@ -218,7 +218,8 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
     everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
-    found = _bits_by_callee(used, bits if trains else dict.fromkeys(ROUNDED_NAMES, _ROUNDS)) if trains or lows else {}
+    rounding = {name: _ROUNDS for name, does in bits.items() if does & _ROUNDS}
+    found = _bits_by_callee(used, bits if trains else rounding) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
         None

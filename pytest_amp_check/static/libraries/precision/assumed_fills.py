@@ -24,7 +24,9 @@ def check_fill(interp: Interpreter, node: ast.Call) -> None:
 
     Tensors that the analysis follows by themselves are reported with their own dtype.
     """
-    if interp.assumed_dtype != _FLOAT16 or not isinstance(node.func, ast.Attribute) or node.func.attr not in FILLS:
+    if interp.assumed_dtype not in ("", _FLOAT16):
+        return
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in FILLS:
         return
     keywords = keywords_of(node)
     is_function = resolve_callee(interp, node.func) == f"torch.{node.func.attr}"
