@@ -417,6 +417,8 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.casts_models,
         prescan.optimizes_model,
         prescan.multiplies_coordinates,
+        prescan.may_round_inputs,
+        prescan.makes_values_low,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n)
@@ -427,9 +429,8 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, classes, bases, combined, imports = (
-        rest
-    )
+    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, rounds, lowers, *names = rest
+    classes, bases, combined, imports = names
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
@@ -439,6 +440,7 @@ def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     prescan.casts_weights, prescan.casts_models = parse_bool(casts), parse_bool(casts_models)
     prescan.optimizes_model = parse_bool(optimizes)
     prescan.multiplies_coordinates = parse_bool(multiplies)
+    prescan.may_round_inputs, prescan.makes_values_low = parse_bool(rounds), parse_bool(lowers)
     prescan.class_names, prescan.base_names = _decode_names(classes), _decode_names(bases)
     prescan.combined_bases, prescan.imported_names = _decode_names(combined), _decode_names(imports)
     return prescan

@@ -22,7 +22,7 @@ from .settings import Settings
 from .sources import code_blocks, source_files
 from .sources.block import Block
 from .sources.newer_syntax import Rejection, explain_rejection
-from .sources.patterns import Code
+from .sources.patterns import Code, makes_values_low
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
@@ -174,7 +174,9 @@ def analyze(
             return _rejected_result(path, explain_rejection(text, error), text)
     program = Program()
     module = Module(path, text, parsed)
-    mark_relevant(module, project.relevant_imports(module, path), project.casting_imports(module, path))
+    module.makes_low = makes_values_low(text.encode())
+    rounding = project.rounding_imports(module, path) if module.makes_low else frozenset[str]()
+    mark_relevant(module, project.relevant_imports(module, path), project.casting_imports(module, path), rounding)
     program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
     program.attributes.fragment = code_blocks.is_markdown(path)
     program.attributes.lightning16 = project.has_lightning16

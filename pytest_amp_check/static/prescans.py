@@ -100,7 +100,18 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
             and not casting.isdisjoint(sources_of_imports(project, prescan.path))
         )
 
-    found = todo + [look for look in others if takes_part(look)]
+    rounding = {os.path.abspath(look.path) for look in seen if look.may_round_inputs}
+    rounding_stems = {os.fsencode(source_files.import_stem(path)) for path in rounding}
+
+    def lowers_inputs(prescan: Prescan) -> bool:
+        """Return True if a file makes values low, and imports a file that may compute what this spoils."""
+        return (
+            prescan.makes_values_low
+            and not rounding_stems.isdisjoint(prescan.imported_names or ())
+            and not rounding.isdisjoint(sources_of_imports(project, prescan.path))
+        )
+
+    found = todo + [look for look in others if takes_part(look) or lowers_inputs(look)]
     taken = {look.path for look in found}
     training_files = [look for look in others if look.path not in taken and trains_cast_model(look)]
     found += training_files

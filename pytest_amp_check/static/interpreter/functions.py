@@ -361,7 +361,7 @@ def _is_worth_inlining(interp: Interpreter, function: Function) -> bool:
     if isinstance(function.node, ast.Lambda):
         return True
     short = len(function.node.body) <= (MAX_SHORT_BODY if interp.module.may_train else MAX_SHORT_BODY_ELSEWHERE)
-    return short or (function.name == "__init__" and (interp.module.may_train or interp.module.may_compute_low))
+    return short or (function.name == "__init__" and (interp.module.may_train or interp.module.makes_low))
 
 
 def execute_function(

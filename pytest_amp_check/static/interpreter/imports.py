@@ -162,7 +162,7 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
         frame.vars[name] = ExternalName(
             _dotted_import(value.imported_name), version_fallback=value.version_fallback, is_of_project=True
         )
-        is_read = interp.module.may_train or interp.loads_any_file
+        is_read = interp.module.may_train or interp.module.makes_low or interp.loads_any_file
         found = _load_from_module(interp, value.imported_name, frame.module) if is_read else None
         if found is None or isinstance(found, UnknownValue):
             found = _imported_number(interp, value.imported_name, frame.module) or found
@@ -229,6 +229,7 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
         interp.loads_any_file
         or interp.project.is_relevant_file(path)
         or (name and interp.project.may_reexport(path, name))
+        or (interp.module.makes_low and interp.project.may_round_inputs(path, name))
     )
     module = interp.project.module_at(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None

@@ -61,6 +61,8 @@ def _whole_definition(part: bytes) -> bytes:
 AFFECTS_PROTOCOL = RelevanceCriterion(patterns.may_affect_importer, _whole_definition)
 #: Criterion: a name may give a low dtype, or a model whose weights are in a low dtype.
 GIVES_LOW_PRECISION = RelevanceCriterion(patterns.gives_low_precision, _whole_definition)
+#: Criterion: a name may compute what the low dtype of its inputs spoils.
+ROUNDS_INPUTS = RelevanceCriterion(patterns.may_round_inputs, _whole_definition)
 #: Criterion: a class that derives from a name may inherit a training.
 INHERITS_TRAINING = RelevanceCriterion(patterns.may_do_training, _class_head)
 

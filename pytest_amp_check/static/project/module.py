@@ -457,8 +457,8 @@ class Module:
         "imports",
         "is_ascii",
         "lines",
+        "makes_low",
         "may_check_version",
-        "may_compute_low",
         "may_lose_precision",
         "may_train",
         "names_bound_once",
@@ -502,8 +502,8 @@ class Module:
         self.may_lose_precision = False
         #: True if any code in the file trains.
         self.may_train = False
-        #: True if a function casts tensors or models to a low dtype, and computes what the rounding spoils.
-        self.may_compute_low = False
+        #: True if the file enters autocast, casts to a low dtype, or lets a framework do so.
+        self.makes_low = False
         #: Roles of expressions that the file uses as scalers, optimizers or modules, by source text.
         self.role_by_text = self._roles.resolve_roles()
         #: Last part of each of these texts.

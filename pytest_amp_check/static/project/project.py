@@ -12,7 +12,7 @@ from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
 from ..sources.tokens import refuse_dense
-from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, Exports, NameRelevance
+from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, ROUNDS_INPUTS, Exports, NameRelevance
 from .import_search import iterate_imports, kept_import_targets
 from .importers import Importers
 from .roots import package_top, project_of
@@ -60,6 +60,7 @@ class Project:
         "_may_resume",
         "_modules",
         "_roots",
+        "_rounding_exports",
         "_trainer_exports",
         "assumed_dtype",
         "assumed_files",
@@ -108,6 +109,7 @@ class Project:
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
         self._casting_exports = Exports(load, GIVES_LOW_PRECISION)
+        self._rounding_exports = Exports(load, ROUNDS_INPUTS)
         self._may_resume = False
         #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
@@ -318,7 +320,8 @@ class Project:
                 try:
                     from .relevance import mark_relevant
 
-                    mark_relevant(made, self.relevant_imports(made, path), self.casting_imports(made, path))
+                    imports = self.relevant_imports(made, path), self.casting_imports(made, path)
+                    mark_relevant(made, *imports, self.rounding_imports(made, path))
                 finally:
                     self.dependencies, self.import_targets = outer
         else:
@@ -374,6 +377,21 @@ class Project:
             for name, imported in module.imports.items()
             if not is_library_import(imported) and self._is_relevant_import(imported, path, self._casting_exports)
         )
+
+    def rounding_imports(self, module: Module, path: str) -> frozenset[str]:
+        """Return the imported names of a file that may compute what the low dtype of their inputs spoils."""
+        return frozenset(
+            name
+            for name, imported in module.imports.items()
+            if not is_library_import(imported) and self._is_relevant_import(imported, path, self._rounding_exports)
+        )
+
+    def may_round_inputs(self, path: str, name: str) -> bool:
+        """Return True if a name of a file, or the file without a name, may compute what low inputs spoil."""
+        self.dependencies.add(path)
+        if not name:
+            return self._rounding_exports.is_relevant_file(path)
+        return self._add_dependencies(self._rounding_exports.relevance_of_name(path, name, self._find_import))
 
     def _is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:
         """Return True if an imported name may be relevant."""

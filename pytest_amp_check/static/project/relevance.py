@@ -190,17 +190,24 @@ def _trains_itself(module: Module) -> bool:
     return not named.isdisjoint(TRAINERS) and not named.isdisjoint(LOW_DTYPE_NAMES)
 
 
-def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[str] = frozenset()) -> None:
+def mark_relevant(
+    module: Module,
+    foreign: frozenset[str],
+    casting: frozenset[str] = frozenset(),
+    rounding: frozenset[str] = frozenset(),
+) -> None:
     """Mark the functions of a module that are entry points (``is_entry_point``), and restrict their relevant names.
 
     ``used_names`` keeps names that are relevant to a file that trains, ``context_names`` names for other files.
-    ``foreign`` are the local names of relevant objects from other files, and ``casting`` those that may cast a model.
+    ``foreign`` are the local names of relevant objects from other files, ``casting`` those that may cast a model,
+    and ``rounding`` those that may compute what the low dtype of their inputs spoils.
     """
     if _is_of_another_framework(module):
         return
     # If the file trains neither itself nor through its imports, the foreign names are base classes with a training.
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
+    bits.update((name, bits.get(name, 0) | _ROUNDS) for name in rounding)
     plain_bits = dict(bits)
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
     if lows or "getattr(torch, " in module.text:
@@ -212,14 +219,14 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
     fragile = FRAGILE_NAMES | ROUNDED_NAMES if lows else FRAGILE_NAMES
-    module.may_lose_precision = small or not fragile.isdisjoint(module.identifiers)
+    module.may_lose_precision = small or bool(rounding) or not fragile.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
     named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.imports))
     everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
-    rounding = {name: _ROUNDS for name, does in bits.items() if does & _ROUNDS}
-    found = _bits_by_callee(used, bits if trains else rounding) if trains or lows else {}
+    rounds = {name: _ROUNDS for name, does in bits.items() if does & _ROUNDS}
+    found = _bits_by_callee(used, bits if trains else rounds) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
         None
@@ -237,7 +244,6 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         return kept | _add_called_bits(own, _combine_bits(names, by_callee))
 
     does = {function: bits_of(function, bits, found) for function in module.functions.values()}
-    module.may_compute_low = any(map(_computes_low, does.values()))
     plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
 
     def violates_without_casts(function: Function) -> bool:
@@ -287,7 +293,7 @@ def mark_relevant(module: Module, foreign: frozenset[str], casting: frozenset[st
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = small or not fragile.isdisjoint(function.used_names) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
-    words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
+    words, contexts = RELEVANT_NAMES | amp | foreign | casting | rounding, CONTEXT_NAMES | amp | rounding
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
 
 

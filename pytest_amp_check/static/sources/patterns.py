@@ -135,6 +135,11 @@ class Code:
         return _enters_in_forward(self.data)
 
     @property
+    def may_round_inputs(self) -> bool:
+        """True if a definition in the code may compute what the low dtype of its inputs spoils."""
+        return b"torch" in self.data and may_round_inputs(self.data)
+
+    @property
     def casts_models(self) -> bool:
         """True if the code may cast a model to a low dtype, or to one that its users choose, for whatever use."""
         return self.casts_weights or (b".to(" in self.data and re.search(_CAST_TO_CHOICE, self.data) is not None)
@@ -290,7 +295,7 @@ class Code:
         Code that constructs an optimizer may pass it to two other files that together make the mistake, and code that
         names a low dtype may choose the dtype of a training.
         """
-        if not (self.does_training_part or b".optim" in self.data or self.may_use_float16):
+        if not (self.does_training_part or b".optim" in self.data or makes_values_low(self.data)):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -583,6 +588,11 @@ _ROUNDED_MATH = (
     rb"\b(?:arange|linspace|cumsum|softmax|log|exp|expm1|log1p|var|std|normalize|square|pow|rsqrt|numpy)\("
     rb"|\+= |\badd_\(|\de-(?:0?[5-9]|1\d)\b"
 )
+#: Positions in the dtype of another tensor, and a number that float16 rounds to zero.
+_ROUNDED_INPUTS = (
+    rb"arange\([^\n]{0,200}(?:dtype\s*=\s*\w+\.dtype|\.(?:to|type_as)\()|\de-(?:0?[89]|1\d)\b"
+    rb"|register_buffer\([^\n]{0,40}freq"
+)
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
 #: A line that enters autocast, and does not choose whether.
@@ -754,6 +764,29 @@ def gives_low_precision(data: bytes) -> bool:
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
     return re.search(_GIVEN_DTYPE, data) is not None or casts_weights(data) or _returns_cast(data)
+
+
+def may_round_inputs(data: bytes) -> bool:
+    """Return True if a definition may compute what the low dtype of its inputs spoils.
+
+    Positions take the dtype of another tensor, a small number bounds a divisor, a fill is beyond float16, or scores
+    are cast before they are ranked.
+    """
+    if b"torch" not in data and b"self" not in data and b"(" not in data:
+        return False
+    if re.search(_ROUNDED_INPUTS, data) is not None or any(map(_rounds_scores, data.split(b"\n"))):
+        return True
+    return _fills_large_number(Code(data))
+
+
+def makes_values_low(data: bytes) -> bool:
+    """Return True if code enters autocast, casts to a low dtype, or lets a framework run a model in a region."""
+    return (
+        b"autocast" in data
+        or re.search(_LOW_TENSOR, data) is not None
+        or (b"precision" in data and re.search(_REGION_OPTION, data) is not None)
+        or b"MixedPrecision" in data
+    )
 
 
 def _enters_in_forward(data: bytes) -> bool:

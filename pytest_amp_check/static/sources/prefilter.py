@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import code_blocks, source_files
-from .patterns import Code
+from .patterns import Code, makes_values_low
 
 
 class Prescan:
@@ -22,6 +22,8 @@ class Prescan:
     casts_models         the file may cast a model to a low dtype, or to a dtype that its users choose
     casts_weights        the file may store the weights of a model in a low dtype, or define a model whose forward
                          enters autocast
+    may_round_inputs     the file may compute what the low dtype of its inputs spoils
+    makes_values_low     the file may cast to a low dtype, or enter autocast
     optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
     multiplies_coordinates  the file may multiply matrices of coordinates, and use their digits
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
@@ -47,9 +49,11 @@ class Prescan:
         "has_fragile_math",
         "has_lightning16",
         "imported_names",
+        "makes_values_low",
         "may_enter_autocast",
         "may_have_findings",
         "may_resume",
+        "may_round_inputs",
         "may_use_float16",
         "multiplies_coordinates",
         "optimizes_model",
@@ -68,7 +72,7 @@ class Prescan:
         self.imported_names: set[bytes] | None = None
         self.does_training_part = self.does_training_step = False
         self.casts_weights = self.casts_models = self.optimizes_model = False
-        self.multiplies_coordinates = False
+        self.multiplies_coordinates = self.may_round_inputs = self.makes_values_low = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
@@ -97,6 +101,8 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
         seen.multiplies_coordinates = code.multiplies_coordinates
+        seen.may_round_inputs = code.may_round_inputs
+        seen.makes_values_low = not seen.may_have_findings and makes_values_low(code.data)
         seen.chooses_model_dtype = code.chooses_model_dtype
         seen.casts_weights = code.casts_weights or code.enters_in_forward
         seen.casts_models = code.casts_models
