@@ -87,9 +87,8 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
         imported = sources_of_imports(project, prescan.path)
-        # A file that trains nothing may connect a file that trains with a file that saves, give it an optimizer and
-        # call it for each batch, or choose its dtype.
-        connects = prescan.does_training_part or prescan.optimizes_model or prescan.may_use_float16
+        # A file that trains nothing may connect a file that trains with a file that saves, or choose its dtype.
+        connects = prescan.does_training_part or prescan.may_use_float16
         return not training.isdisjoint(imported) and (connects or not parts.isdisjoint(imported))
 
     def trains_cast_model(prescan: Prescan) -> bool:

@@ -28,12 +28,12 @@ _DTYPE_BY_NAME = b"getattr(torch, "
 _DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
 _STEP = b".step("
+_BACKWARD = b"backward("
 
 #: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOAD_METHOD = b".load_state_dict"
 _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-_BACKWARD = b"backward("
 #: Beginnings of names that end in "backward" and run no backward: hooks, and what an autograd.Function keeps.
 _NO_BACKWARD = frozenset({b"save_for_", b"on_before_", b"on_after_"})
 #: Text before a call whose value the code uses.
@@ -295,7 +295,8 @@ class Code:
         Code that constructs an optimizer may pass it to two other files that together make the mistake, and code that
         names a low dtype may choose the dtype of a training.
         """
-        if not (self.does_training_part or b".optim" in self.data or makes_values_low(self.data)):
+        data = self.data
+        if not (self.does_training_part or b".optim" in data or self.may_use_float16 or makes_values_low(data)):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -315,7 +316,7 @@ MANUAL_LOW_WORDS = (
 #: Words of methods that may make a mistake in a class of another file.
 _HOOK_WORDS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: Words of files that leave the training to another file and may still make a mistake.
-_TRAINING_PART_WORDS = (b".state_dict(", b"clip_grad", b"training_step")
+_TRAINING_PART_WORDS = (b".state_dict(", b"clip_grad", b"training_step", _BACKWARD)
 #: Words of all code that affects the protocol, or creates an object that does.
 _PROTOCOL_WORDS = (
     b"autocast",
