@@ -267,7 +267,7 @@ def _mark_casts(program: Program) -> None:
                     if event.subject in _owned_modules([optimizer]) | _given_modules([optimizer])
                 }
                 ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
-                trained = _is_cast_for_training(program, graph, index) if ends is None else ends.is_stepped
+                trained = ends.is_stepped if ends is not None else not stepped and _trains_later(program, graph, index)
                 event.returns = (
                     ends is not None
                     and not (trained or event.site.is_in_test())
@@ -285,7 +285,7 @@ def _mark_casts(program: Program) -> None:
             event.trained = trained and not event.site.is_in_test()
 
 
-def _is_cast_for_training(program: Program, graph: Graph, index: int) -> bool:
+def _trains_later(program: Program, graph: Graph, index: int) -> bool:
     """Return True if a method casts a module and then constructs the optimizer that another method steps."""
     cast = graph.nodes[index].event
     made = [event for node in graph.nodes[index:] if isinstance(event := node.event, e.OptimizerNew)]

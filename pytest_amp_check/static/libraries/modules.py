@@ -487,7 +487,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
     tracked_object = tracked_object_of(inner)
     if tracked_object is None and isinstance(inner, UnknownValue):
         # A wrapper changes its argument in place, and other code uses it by the name from before.
-        tracked_object = interp.tracked_object(("used", inner.key), "module", inner.text, interp.site_of(node))
+        tracked_object = interp.tracked_objects["used", inner.key] = make_object(interp, "module", node)
         inner = ObjectRef(tracked_object)
     if tracked_object is not None:
         mark_wrapped(interp, tracked_object, entry, args, keywords)

@@ -204,8 +204,10 @@ def _check_cast_timesteps(interp: Interpreter, value: ast.expr) -> None:
         return
     fact, given = dtype_info_of(interp, value), [*value.args, *(keyword.value for keyword in value.keywords)]
     method = tail_name(value.func)
+    held = receiver_of(value)
+    lowers = fact.is_low and held is not None and not dtype_info_of(interp, held).is_low
     names_dtype = any(tail_name(part).endswith("dtype") for part in given)
-    is_cast = method in _CASTS_TO_LOW or (method in _CASTS and (names_dtype or fact.is_low))
+    is_cast = method in _CASTS_TO_LOW or (method in _CASTS and (names_dtype or lowers))
     # The option says that tensors of unknown dtype are low.
     is_low = fact.dtype in ("bfloat16", HALF) or bool(interp.assumed_dtype and (fact.is_low or not fact.dtype))
     if is_cast and is_low:
