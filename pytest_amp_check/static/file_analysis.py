@@ -159,6 +159,7 @@ def analyze(
     from .interpreter.visited_calls import VisitedCalls
     from .program_summary import mark_bare_scales, summarize_program
     from .project import import_reach
+    from .project.import_kinds import casting_imports, rounding_imports
     from .project.marimo import as_one_program
     from .project.module import Module
     from .project.relevance import mark_relevant
@@ -175,8 +176,8 @@ def analyze(
     program = Program()
     module = Module(path, text, parsed)
     module.makes_low = makes_values_low(text.encode())
-    rounding = project.rounding_imports(module, path) if module.makes_low else frozenset[str]()
-    mark_relevant(module, project.relevant_imports(module, path), project.casting_imports(module, path), rounding)
+    rounding = rounding_imports(project, module, path) if module.makes_low else frozenset[str]()
+    mark_relevant(module, project.relevant_imports(module, path), casting_imports(project, module, path), rounding)
     program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
     program.attributes.fragment = code_blocks.is_markdown(path)
     program.attributes.lightning16 = project.has_lightning16

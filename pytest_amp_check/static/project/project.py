@@ -48,7 +48,6 @@ class Project:
     __slots__ = (
         "_absolute_paths",
         "_cached_characters",
-        "_casting_exports",
         "_dependencies_by_path",
         "_directories",
         "_files_by_stem",
@@ -60,12 +59,12 @@ class Project:
         "_may_resume",
         "_modules",
         "_roots",
-        "_rounding_exports",
         "_trainer_exports",
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
         "cast_packages",
+        "casting_exports",
         "clipping_hooks",
         "declared_wrappers",
         "dependencies",
@@ -85,6 +84,7 @@ class Project:
         "largest",
         "low_model_files",
         "members",
+        "rounding_exports",
         "users_by_path",
     )
 
@@ -108,8 +108,8 @@ class Project:
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
-        self._casting_exports = Exports(load, GIVES_LOW_PRECISION)
-        self._rounding_exports = Exports(load, ROUNDS_INPUTS)
+        self.casting_exports = Exports(load, GIVES_LOW_PRECISION)
+        self.rounding_exports = Exports(load, ROUNDS_INPUTS)
         self._may_resume = False
         #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
@@ -294,7 +294,7 @@ class Project:
     def is_relevant_file(self, path: str) -> bool:
         """Return True if a file may affect the protocol of a file that imports it."""
         self.dependencies.add(path)
-        return self.helper_exports.is_relevant_file(path) or self._casting_exports.is_relevant_file(path)
+        return self.helper_exports.is_relevant_file(path) or self.casting_exports.is_relevant_file(path)
 
     def may_reexport(self, path: str, name: str) -> bool:
         """Return True if a file re-exports a name from another file that may affect the protocol."""
@@ -318,10 +318,11 @@ class Project:
                 outer = self.dependencies, self.import_targets
                 self.dependencies, self.import_targets = self._dependencies_by_path[path] = set(), {}
                 try:
+                    from .import_kinds import casting_imports, rounding_imports
                     from .relevance import mark_relevant
 
-                    imports = self.relevant_imports(made, path), self.casting_imports(made, path)
-                    mark_relevant(made, *imports, self.rounding_imports(made, path))
+                    imports = self.relevant_imports(made, path), casting_imports(self, made, path)
+                    mark_relevant(made, *imports, rounding_imports(self, made, path))
                 finally:
                     self.dependencies, self.import_targets = outer
         else:
@@ -362,39 +363,20 @@ class Project:
         return frozenset(
             name
             for name, imported in module.imports.items()
-            if name in asked and not is_library_import(imported) and self._is_relevant_import(imported, path, exports)
-        )
-
-    def casting_imports(self, module: Module, path: str) -> frozenset[str]:
-        """Return the imported names of a file that may give a low dtype, or a model with weights in a low dtype.
-
-        Only a file that makes an optimizer may train such a model.
-        """
-        if "optim" not in module.text or "parameters" not in module.identifiers:
-            return frozenset()
-        return frozenset(
-            name
-            for name, imported in module.imports.items()
-            if not is_library_import(imported) and self._is_relevant_import(imported, path, self._casting_exports)
-        )
-
-    def rounding_imports(self, module: Module, path: str) -> frozenset[str]:
-        """Return the imported names of a file that may compute what the low dtype of their inputs spoils."""
-        return frozenset(
-            name
-            for name, imported in module.imports.items()
-            if not is_library_import(imported) and self._is_relevant_import(imported, path, self._rounding_exports)
+            if name in asked and self.is_relevant_import(imported, path, exports)
         )
 
     def may_round_inputs(self, path: str, name: str) -> bool:
         """Return True if a name of a file, or the file without a name, may compute what low inputs spoil."""
         self.dependencies.add(path)
         if not name:
-            return self._rounding_exports.is_relevant_file(path)
-        return self._add_dependencies(self._rounding_exports.relevance_of_name(path, name, self._find_import))
+            return self.rounding_exports.is_relevant_file(path)
+        return self._add_dependencies(self.rounding_exports.relevance_of_name(path, name, self._find_import))
 
-    def _is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:
-        """Return True if an imported name may be relevant."""
+    def is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:
+        """Return True if a name that is imported from the project may be relevant."""
+        if is_library_import(imported):
+            return False
         module = "." * imported.level + imported.module
         return self._add_dependencies(
             exports.relevance_of_import(module, imported.name, self._absolute_path(importer)[0], self._find_import)
