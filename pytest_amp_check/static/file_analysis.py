@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import partial
 
 from ..protocol.event_graph import Program
 from ..protocol.finding import Finding
@@ -176,8 +177,11 @@ def analyze(
     program = Program()
     module = Module(path, text, parsed)
     module.makes_low = makes_values_low(text.encode())
-    rounding = rounding_imports(project, module, path) if module.makes_low else frozenset[str]()
-    mark_relevant(module, project.relevant_imports(module, path), casting_imports(project, module, path), rounding)
+    asked = partial(project.is_relevant_import, importer=path)
+    casting = casting_imports(module, partial(asked, exports=project.casting_exports))
+    rounds = partial(asked, exports=project.rounding_exports)
+    rounding = rounding_imports(module, rounds) if module.makes_low else frozenset[str]()
+    mark_relevant(module, project.relevant_imports(module, path), casting, rounding)
     program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
     program.attributes.fragment = code_blocks.is_markdown(path)
     program.attributes.lightning16 = project.has_lightning16

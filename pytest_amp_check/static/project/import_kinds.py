@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from .exports import Exports
-from .module import Module
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .project import Project
+from .module import ImportedName, Module
+
+#: Test of an import: True if the definition that it leads to meets a criterion.
+Matches = Callable[[ImportedName], bool]
 
 
-def casting_imports(project: Project, module: Module, path: str) -> frozenset[str]:
+def casting_imports(module: Module, gives_low: Matches) -> frozenset[str]:
     """Return the imported names of a file that may give a low dtype, or a model with weights in a low dtype.
 
     Only a file that makes an optimizer may train such a model.
     """
     if "optim" not in module.text or "parameters" not in module.identifiers:
         return frozenset()
-    return _matching_imports(project, module, path, project.casting_exports)
+    return frozenset(name for name, imported in module.imports.items() if gives_low(imported))
 
 
-def rounding_imports(project: Project, module: Module, path: str) -> frozenset[str]:
+def rounding_imports(module: Module, rounds: Matches) -> frozenset[str]:
     """Return the imported names of a file that may compute what the low dtype of their inputs spoils."""
-    return _matching_imports(project, module, path, project.rounding_exports)
-
-
-def _matching_imports(project: Project, module: Module, path: str, exports: Exports) -> frozenset[str]:
-    return frozenset(
-        name for name, imported in module.imports.items() if project.is_relevant_import(imported, path, exports)
-    )
+    return frozenset(name for name, imported in module.imports.items() if rounds(imported))
