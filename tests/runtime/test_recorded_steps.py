@@ -156,6 +156,22 @@ def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[A
     assert [step.loss for step in run.steps] == [loss]
 
 
+@pytest.mark.parametrize("clear", [{"set_to_none": True}, {"set_to_none": False}, None])
+def test_steps_on_the_meta_device_have_no_numbers(clear: dict[str, bool] | None) -> None:
+    model = nn.Linear(2, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as run:
+        for _ in range(2):
+            if clear is not None:
+                optimizer.zero_grad(**clear)
+            model(torch.ones(4, 2, device="meta")).sum().backward()
+            optimizer.step()
+    assert run.failure is None, run.failure
+    assert [step.loss for step in run.steps] == [None, None]
+    # Gradients without values may not have been cleared.
+    assert [finding.label for finding in run.findings] == ["backward@stale"] * (clear is None)
+
+
 def test_a_step_without_a_source_has_usual_names() -> None:
     program = """
 optimizer.zero_grad()
