@@ -22,7 +22,7 @@ from ..deferred_values import DeferredNumber, FoundInf, read_item
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
 from ..derivatives import Derivative, Derivatives
 from ..forwards import compiled_code_count
-from ..graph import dense_values
+from ..graph import dense_values, storage_pointer
 from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..sums import can_observe
@@ -643,16 +643,16 @@ class NonFiniteListener(Listener):
         self._known_results += [
             reference
             for reference in results
-            if (tensor := reference()) is not None and tensor.is_floating_point() and not _is_finite(tensor)
+            if (tensor := reference()) is not None
+            and tensor.is_floating_point()
+            and tensor.layout is torch.strided
+            and not _is_finite(tensor)
         ]
 
     def _is_known_result(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor is a result of a step whose non-finite value is explained, or a view of one."""
         known = (reference() for reference in self._known_results)
-        return any(
-            each is tensor or (each is not None and each.data_ptr() == tensor.data_ptr() and each.numel() > 0)
-            for each in known
-        )
+        return any(each is not None and storage_pointer(each) == storage_pointer(tensor) for each in known)
 
     def _construction_site(self, optimizers: Sequence[torch.optim.Optimizer]) -> Site | None:
         """Return the location at which the first of some optimizers got its learning rate, or None."""
