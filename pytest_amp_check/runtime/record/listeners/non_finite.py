@@ -66,8 +66,6 @@ class TapedBackward(NamedTuple):
     scale: float
     loss_value: float | None
     is_scaled: bool
-    #: The scale if it is on a device, else None.
-    device_scale: DeferredNumber | None = None
 
 
 class NonFiniteRecord(NamedTuple):
@@ -93,6 +91,7 @@ class PendingCheck(NamedTuple):
 
     transfer: DeviceTransfer
     backward: TapedBackward
+    scale: DeferredNumber
     calls: dict[int, TapedCall]
     step: int
     optimizer_refs: list[weakref.ref[torch.optim.Optimizer]]
@@ -102,8 +101,7 @@ class PendingCheck(NamedTuple):
     def known_backward(self) -> TapedBackward:
         """Wait for the device, and return the pass with loss and scale."""
         loss_value, *_ = self.transfer.wait_for_numbers()
-        scale = self.backward.device_scale if self.backward.is_scaled else None
-        return self.backward._replace(loss_value=loss_value, scale=1.0 if scale is None else scale.value)
+        return self.backward._replace(loss_value=loss_value, scale=self.scale.value)
 
 
 class PendingSkip(NamedTuple):
@@ -222,7 +220,7 @@ class NonFiniteListener(Listener):
         elif module not in self._statistics:
             statistics = self._statistics[module] = list(_iter_statistics(module))
             self._has_statistics |= bool(statistics)
-        return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe(3)))
+        return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe()))
 
     @listener_method
     def record_module_end(self, call: TapedCall | None, result: Any) -> None:
@@ -263,7 +261,7 @@ class NonFiniteListener(Listener):
         """Record the multiplication of a loss by the scale, while :class:`.LooseOps` is paused."""
         if self._loose_ops.may_report():
             factor = scale.to(device=loss.device, non_blocking=True)
-            call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe(1)))
+            call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe()))
             self._tape.end_call(call, result)
 
     # Backward passes.
@@ -343,11 +341,10 @@ class NonFiniteListener(Listener):
         if sampled and all(_is_on_gpu(gradient) for gradient in sampled):
             norms = torch._foreach_norm([gradient.detach() for gradient in sampled])
             totals.append(torch.stack([norm.float() for norm in norms]).sum())
-        last = last._replace(device_scale=running.scale)
         calls, step = dict(self._tape.calls), self.recording.steps.total
         optimizer_refs = [weakref.ref(each) for each in optimizers]
         transfer, hidden = DeviceTransfer(torch.stack(totals)), self._overflows.take_found()
-        self._last_check = PendingCheck(transfer, last, calls, step, optimizer_refs, hidden)
+        self._last_check = PendingCheck(transfer, last, running.scale, calls, step, optimizer_refs, hidden)
         self._pending_checks.append(self._last_check)
 
     def _finish_checks(self, before_step: int | None) -> None:
