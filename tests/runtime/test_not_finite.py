@@ -427,17 +427,17 @@ class Averaging(nn.Module):
 
     average: Tensor
 
-    def __init__(self, *, autocast: bool) -> None:
+    def __init__(self, *, autocast: bool, size: int = 8) -> None:
         super().__init__()
         self.layer, self.autocast = nn.Linear(8, 1), autocast
         self.register_buffer("mask", torch.zeros(2, 2))
-        self.register_buffer("average", torch.zeros(8))
+        self.register_buffer("average", torch.zeros(size))
 
     def forward(self, x: Tensor) -> Any:
         output = self.layer(x * 1e-4) + 0.0 * self.average.sum()
         with torch.autocast("cpu", dtype=torch.float16, enabled=self.autocast):
             total = torch.ones(1, x.shape[0]) @ x  # summed up
-        self.average.data.mul_(0.9).add_(total.flatten(), alpha=0.1)
+        self.average.data[:8].mul_(0.9).add_(total.flatten(), alpha=0.1)
         self.mask = torch.full((4, 4), float("-inf")).triu(1)
         return output
 
@@ -451,6 +451,69 @@ def test_a_buffer_that_a_forward_pass_updates(autocast: bool) -> None:
     for finding in findings:
         assert finding.message.startswith("`average` of `Averaging` becomes NaN or infinite in step 0, and later steps")
         assert "its result is above 65504, the most that float16 holds" in finding.message
+
+
+@pytest.mark.parametrize(("size", "step"), [(1 << 14, "0"), ((1 << 14) + 1, "1")])
+def test_the_step_that_makes_a_buffer_infinite_is_known_for_small_buffers(size: int, step: str) -> None:
+    run = train(Averaging(autocast=True, size=size), scaler=True, batch=lambda step: torch.full((4, 8), 3e4))
+    assert only(run).names["step"] == step
+
+
+def test_the_statistics_that_become_infinite_are_named_and_not_finite_ones_beside_them() -> None:
+    torch.manual_seed(0)
+    model = Net("above", call=0)
+    setattr(model, "first", nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 16)))  # noqa: B010 - a module of another class
+    finding = only(train(model, scaler=True))
+    assert finding.line == line_of("above")
+    assert finding.message.startswith("`running_mean` of `norm` (BatchNorm1d) becomes NaN or infinite in step 0")
+
+
+class Drawing(nn.Module):
+    """A module that takes its factors from a list, so that a replay of a call gets the next factor."""
+
+    def __init__(self, factors: list[float]) -> None:
+        super().__init__()
+        self.draw = iter(factors).__next__
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tensor(self.draw())
+
+
+@pytest.mark.parametrize(
+    ("value", "scaler", "is_reported"),
+    [
+        (float("nan"), False, True),
+        (float("inf"), False, True),
+        (float("nan"), True, True),
+        # A scaler may handle a loss that is only too large.
+        (float("inf"), True, False),
+    ],
+)
+def test_a_loss_that_a_replay_does_not_show_is_reported_at_its_backward(
+    value: float, scaler: bool, is_reported: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1), Drawing([1.0, 1.0, value, *[1.0] * 20]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scales = torch.amp.GradScaler("cpu", init_scale=2.0**4, enabled=scaler)
+    with record(model) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 8)).square().mean()
+            scales.scale(loss).backward()  # not shown again
+            scales.step(optimizer)
+            scales.update()
+    assert run.failure is None, run.failure
+    assert (run.bad_losses, run.first_bad_loss) == (1, 2)
+    if not is_reported:
+        assert run.findings == []
+        return
+    finding = only(run)
+    assert finding.line == line_of("not shown again")
+    assert finding.message == (
+        "The loss of step 2 is not finite; the cause is unknown (the step, played again, does not show it): find the "
+        "first NaN or infinity before it"
+    )
 
 
 def test_what_is_played_again_changes_nothing() -> None:
@@ -905,6 +968,7 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
     h       a step whose high scale makes its gradients infinite
     r       a step whose gradients are infinite with any scale, as the root of zero
     w       a step whose loss is infinite in float16 only
+    i       a step whose loss is multiplied by an infinity
     n       a step with a batch of NaN
     """
     torch.manual_seed(0)
@@ -920,7 +984,7 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
                     output = (output * 0.0).sqrt()
                 elif kind == "w":
                     output = (output * 0.0 + 400.0).square().square()
-                loss = output.float().mean()
+                loss = output.float().mean() * (float("inf") if kind == "i" else 1.0)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             if (kind == "h") is (following == "h") or following not in "ah":
@@ -950,6 +1014,47 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
 )
 def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) -> None:
     assert found_in_steps(plan, low=2.0**10, high=2.0**100) == steps
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps"),
+    [
+        # A loss that is infinite in float16 only is a mistake if no step is ever applied.
+        ("w", ["0"]),
+        ("ww", ["0"]),
+        ("wwa", []),
+        # One step with an infinite factor may be a test of a skipped step.
+        ("i", []),
+        ("ii", ["0"]),
+        ("iia", []),
+        ("aii", []),
+    ],
+)
+def test_which_losses_are_reported_although_a_scaler_skips_them(plan: str, steps: list[str]) -> None:
+    assert found_in_steps(plan, low=2.0**4, high=2.0**100) == steps
+
+
+@pytest.mark.parametrize(("scale", "is_explained"), [(1.0, True), (1.75, True), (2.0, False)])
+def test_a_skip_after_which_the_scale_is_below_one_is_explained(scale: float, is_explained: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    with record() as run:
+        for step in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(torch.randn(4, 8))
+                loss = ((output * 0.0).sqrt() if step else output).float().mean()  # sinking
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update(None if step else scale)
+    assert run.failure is None, run.failure
+    assert run.skipped_total == 2
+    assert [finding.code for finding in run.findings] == ["AMP801"] * is_explained
+    for finding in run.findings:
+        assert "the gradient of `SqrtBackward0` in code outside of modules is the first" in finding.message
+        assert finding.trace[-1].site.line == line_of("sinking")
 
 
 @pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
