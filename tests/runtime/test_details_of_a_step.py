@@ -366,6 +366,14 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         (f"{WEIGHT} = {WEIGHT} * 2", None),
         (f"{WEIGHT} = {WEIGHT}.clone()", None),
         (f"{WEIGHT} = torch.zeros(1, 8)", None),
+        # What replaces a gradient is unknown, and so is a clip of it.
+        (f"{WEIGHT}.copy_(0.5); {NORM}(model.parameters(), 1.0)", None),
+        (f"{WEIGHT} = {WEIGHT} * torch.arange(-4.0, 4.0); {NORM}(model.parameters(), 1.0)", None),
+        (f"{WEIGHT} = None; {WEIGHT} = torch.full((1, 8), 300.0); {WEIGHT}.clamp_(-1, 1)", "edit@scaled"),
+        (
+            f"{WEIGHT}.mul_(1.0); grad = {WEIGHT}; {WEIGHT} = None; {WEIGHT} = grad.clone(); {WEIGHT}.clamp_(-1, 1)",
+            "edit@scaled",
+        ),
         (f"{WEIGHT} = torch.full((1, 8), float('inf'))", None),
         (f"{WEIGHT} = None", None),
         (f"{WEIGHT}.zero_()", None),
@@ -586,6 +594,36 @@ def test_a_division_by_a_scale_of_one(after: str, label: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "after",
+    [
+        f"{WEIGHT} = {WEIGHT} / scaler.get_scale()",
+        f"{WEIGHT} /= scaler.get_scale()",
+        f"scaler.unscale_(optimizer); {WEIGHT} /= scaler.get_scale()",
+    ],
+)
+def test_a_division_by_a_scale_of_two(after: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="scaler = torch.amp.GradScaler('cpu', init_scale=2.0)", after=after)
+    assert [each[:2] for each in run.findings] == [("step@divided", AFTER)]
+
+
+def test_infinities_that_a_replacement_hides_from_the_scaler_are_an_edit(tmp_path: Path) -> None:
+    run = seen(
+        tmp_path,
+        setup="scaler = torch.amp.GradScaler('cpu', init_scale=2.0**24)",
+        before="loss = loss * 2.0**110",
+        after=f"{WEIGHT} = torch.nan_to_num({WEIGHT})",
+    )
+    assert [each[:2] for each in run.findings] == [("edit@scaled", AFTER)]
+
+
+@pytest.mark.parametrize(("factor", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False)])
+def test_a_manual_clip_to_a_multiple_of_the_scale(factor: str, is_found: bool, tmp_path: Path) -> None:
+    after = f"[grad.mul_({factor} / {WEIGHT}.norm()) for grad in {GRADS}[:1]]"
+    labels = [label for label, _ in found(tmp_path, after=after, **OF_TURNS)]
+    assert labels == ["clip@scaled-by-hand"] * is_found
+
+
+@pytest.mark.parametrize(
     ("limit", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False), ("0.065", False)]
 )
 def test_a_manual_clip_by_a_limit_that_was_multiplied_by_the_scale(limit: str, is_found: bool, tmp_path: Path) -> None:
@@ -614,6 +652,22 @@ def test_a_step_after_its_scaler_is_gone(condition: str, labels: list[str], tmp_
     step = f"{condition}\n        optimizer.step()\n    scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue"
     run = seen(tmp_path, after=after, step=step)
     assert [label for label, _, _ in run.findings] == labels
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        # A check before the backward is about the loss, and not about scaled gradients.
+        ({"before": "assert torch.isfinite(loss)"}, []),
+        ({"step": "scaler.step(optimizer, lambda: None)"}, [("step-closure", STEP)]),
+    ],
+)
+def test_statements_that_change_no_gradient(
+    statements: dict[str, str], expected: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    run = seen(tmp_path, **statements)
+    assert [each[:2] for each in run.findings] == expected
+    assert run.losses == pytest.approx(LOSSES, abs=0.01)
 
 
 def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> None:
