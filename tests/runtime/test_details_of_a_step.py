@@ -254,6 +254,10 @@ def test_the_whole_message_and_where_it_stands(after: str, expected: tuple[str, 
         ("optimizer.zero_grad(); model.zero_grad()", False),
         ("optimizer.zero_grad(set_to_none=False)", False),
         ("if turn: optimizer.zero_grad()", False),
+        # A later clear withdraws the finding, but gradients may also be zero without a clear.
+        ("if turn == 2: optimizer.zero_grad()", False),
+        ("if turn == 2: [p.grad.numpy().fill(0.0) for p in model.parameters()]", True),
+        ("if turn: [p.grad.numpy().fill(0.0) for p in model.parameters()]", False),
     ],
 )
 def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path: Path) -> None:
