@@ -238,3 +238,15 @@ except ValueError:
         tmp_path,
     )
     assert only(run).label == "cast:trained-scaled"
+
+
+def test_a_refused_step_names_no_cast_that_is_older_than_the_recording() -> None:
+    model = nn.Linear(8, 1).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with record() as run:
+        scaler.scale(model(torch.ones(4, 8).half()).float().sum()).backward()
+        with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+            scaler.step(optimizer)
+    assert run.failure is None
+    assert run.findings == []
