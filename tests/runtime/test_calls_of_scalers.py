@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from marks import marks, places
+from programs import run_program
 from torch import nn
 
 from pytest_amp_check import Run, record
@@ -37,16 +36,6 @@ def run_backward(scaler, factor=1.0):
 """
 
 
-def run_program(program: str, tmp_path: Path, **options: Any) -> Run:
-    path = tmp_path / "train.py"
-    path.write_text(SETUP + program, encoding="utf-8")
-    with record(**options) as run:
-        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
-    assert run.failure is None, run.failure
-    assert places(run.findings) == marks(SETUP + program, "runtime")
-    return run
-
-
 def only(run: Run) -> Finding:
     (finding,) = run.findings
     return finding
@@ -64,13 +53,14 @@ def test_a_step_has_the_names_of_the_program(
     construction: str, scaler: str | None, argument: str, tmp_path: Path
 ) -> None:
     run = run_program(
-        f"""
+        SETUP
+        + f"""
 scale_keeper = {construction}
 run_backward(scale_keeper)
 scale_keeper.step({argument})
 scale_keeper.update()
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert [(step.optimizer, step.scaler) for step in run.steps] == [("adam", scaler)]
 
@@ -78,7 +68,8 @@ scale_keeper.update()
 @pytest.mark.parametrize("argument", ["adam", "optimizer=adam"])
 def test_a_second_unscale_has_the_names_of_the_program(argument: str, tmp_path: Path) -> None:
     run = run_program(
-        f"""
+        SETUP
+        + f"""
 run_backward(grad_scaler)
 grad_scaler.unscale_(adam)
 try:
@@ -88,14 +79,15 @@ except RuntimeError:
 grad_scaler.step(adam)
 grad_scaler.update()
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).message.startswith("`grad_scaler.unscale_(adam)` is called twice for one update")
 
 
 def test_an_update_without_a_step_has_the_names_of_the_program(tmp_path: Path) -> None:
     run = run_program(
-        """
+        SETUP
+        + """
 renamed = grad_scaler
 run_backward(grad_scaler)
 grad_scaler.step(adam)
@@ -105,7 +97,7 @@ try:
 except AssertionError:
     pass
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).message.startswith("`renamed.update()` runs without a step or unscale_ since the last update")
 
@@ -119,7 +111,8 @@ except AssertionError:
 )
 def test_the_effect_of_a_closure_depends_on_the_form_of_the_argument(passed: str, effect: str, tmp_path: Path) -> None:
     run = run_program(
-        f"""
+        SETUP
+        + f"""
 run_backward(grad_scaler)
 try:
     grad_scaler.step(adam, {passed})  # AMP211
@@ -127,14 +120,15 @@ try:
 except RuntimeError:
     pass
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).effect.startswith(effect)
 
 
 def test_an_argument_that_is_no_closure(tmp_path: Path) -> None:
     run = run_program(
-        """
+        SETUP
+        + """
 class Own(torch.optim.SGD):
     def step(self, closure=None, *, grads=None):
         return super().step()
@@ -145,14 +139,15 @@ run_backward(grad_scaler)
 grad_scaler.step(adam, grads=[])
 grad_scaler.update()
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert len(run.steps) == 1
 
 
 def test_the_skips_of_a_long_run_are_counted(tmp_path: Path) -> None:
     run = run_program(
-        """
+        SETUP
+        + """
 weight = nn.Parameter(torch.ones(2))
 adam = torch.optim.SGD([weight], lr=0.0)
 scaler = torch.amp.GradScaler("cpu")
@@ -163,21 +158,22 @@ for step in range(500):
     # A new scale keeps the scale from falling below 1.
     scaler.update(None if step % 100 else 2.0**16)  # AMP801
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).message.startswith("`scaler` has skipped 50 of 500 steps")
 
 
 def test_a_norm_of_gradients_that_the_program_unscales_and_steps_itself(tmp_path: Path) -> None:
     run = run_program(
-        """
+        SETUP
+        + """
 weight = nn.Parameter(torch.ones(4))
 adam = torch.optim.SGD([weight], lr=0.0)
 grad_scaler.scale((weight * 3.0).sum()).backward()
 grad_scaler.unscale_(adam)
 adam.step()  # AMP204
 """,
-        tmp_path,
+        tmp_path / "train.py",
         norms=True,
     )
     assert [step.grad_norm for step in run.steps] == [pytest.approx(6.0)]
@@ -203,7 +199,8 @@ def test_gradients_are_measured_before_they_are_clipped(unscales: bool) -> None:
 def test_a_loaded_optimizer_is_named_with_the_first_scaler_that_steps_it(tmp_path: Path) -> None:
     file = (tmp_path / "state.pt").as_posix()
     run = run_program(
-        f"""
+        SETUP
+        + f"""
 run_backward(grad_scaler)
 grad_scaler.step(adam)
 grad_scaler.update()
@@ -219,14 +216,15 @@ run_backward(second)
 second.step(adam)
 second.update()
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).message.startswith("`adam` is loaded from a checkpoint but `first` is not")
 
 
 def test_a_refused_step_of_low_parameters_is_reported_at_their_cast(tmp_path: Path) -> None:
     run = run_program(
-        """
+        SETUP
+        + """
 model.half()  # AMP501
 adam = torch.optim.SGD(model.parameters(), lr=1e-3)
 run_backward(grad_scaler)
@@ -235,7 +233,7 @@ try:
 except ValueError:
     pass
 """,
-        tmp_path,
+        tmp_path / "train.py",
     )
     assert only(run).label == "cast:trained-scaled"
 
