@@ -128,6 +128,20 @@ class WithMomentum(torch.optim.Optimizer):
 model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
 train(model, WithMomentum(model.parameters()))
 """,
+    "state that is no copy in float32": """
+class WithState(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p -= 0.1 * p.grad
+            self.state[p].update(steps=1, previous=p.clone())
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, WithState(model.parameters()))
+""",
 }
 RIGHT = {
     "a frozen base under an adapter in float32": """

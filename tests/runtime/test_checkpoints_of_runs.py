@@ -101,8 +101,8 @@ def test_checkpoints_that_are_right(statements: str, tmp_path: Path) -> None:
         ),
         (
             (
-                'train(scaler)\nkeeper = scaler\nstate = {"optimizer": optimizer.state_dict()}\nstate["scaler"] = keeper\n'
-                "torch.save(state, file)  # AMP402"
+                'train(scaler)\nkeeper = scaler\nstate = {"optimizer": optimizer.state_dict()}\n'
+                'state["scaler"] = keeper\ntorch.save(state, file)  # AMP402'
             ),
             "The checkpoint holds `scaler` as a whole object",
         ),

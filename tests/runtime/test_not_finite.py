@@ -1110,7 +1110,10 @@ def test_overflows_that_a_division_hides(
         return
     (finding,) = findings
     assert finding.message.startswith(f"`{op}` overflows float16 in step 0, and a division by its infinity (line 6) ")
-    assert [step.site.line for step in finding.trace] == [5, 6]
+    assert [(step.site.line, step.text) for step in finding.trace] == [
+        (5, "a result is infinite"),
+        (6, "it divides, and gives zero"),
+    ]
 
 
 def test_an_overflow_that_two_searches_find_is_reported_for_the_first(

@@ -472,6 +472,23 @@ def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
     assert step.as_dict()["skip_reason"] == reason
 
 
+@pytest.mark.parametrize(("skipped", "is_found"), [(1, True), (2, False), (3, False)])
+def test_an_average_counts_a_skip_of_the_only_step_since_the_last_average(skipped: int, is_found: bool) -> None:
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)
+    mean = torch.optim.swa_utils.AveragedModel(model)
+    with record() as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * (float("inf") if step == skipped else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if step != 2:
+                mean.update_parameters(model)
+    assert run.failure is None
+    assert [finding.code for finding in run.findings if finding.code == "AMP403"] == ["AMP403"] * is_found
+
+
 def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
     model = layer(1.0)
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from programs import run_program
 from torch import nn
 
@@ -116,6 +117,74 @@ def test_older_low_parameters_are_reported_where_the_program_constructs_the_opti
 def test_steps_without_a_scaler(arguments: str, dtype: str, backward: str, step: str, tmp_path: Path) -> None:
     program = TRAINING.format(arguments=arguments, dtype=dtype, backward=backward, step=step)
     run_program(SETUP + program, tmp_path / "train.py")
+
+
+def test_a_disabled_scaler_that_is_older_than_the_recording_is_reported_at_its_first_use(tmp_path: Path) -> None:
+    run = run_program(
+        SETUP
+        + """\
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    older.scale(loss_of(model)).backward()  # AMP502
+    older.step(optimizer)
+    older.update()
+""",
+        tmp_path / "train.py",
+        names={"older": torch.amp.GradScaler("cpu", enabled=False)},
+    )
+    assert [finding.label for finding in run.findings] == ["scaler:off-in-float16"]
+
+
+def test_a_plain_step_is_reported_with_the_names_of_the_program(tmp_path: Path) -> None:
+    run = run_program(
+        SETUP
+        + """\
+model = nn.Linear(8, 1)
+keeper = torch.amp.GradScaler("cpu", init_scale=64.0)
+adam = torch.optim.Adam(model.parameters())
+keeper.scale(loss_of(model)).backward()
+adam.step()  # AMP204
+""",
+        tmp_path / "train.py",
+    )
+    (finding,) = run.findings
+    assert finding.message == (
+        "`adam.step()` applies gradients that are still multiplied by the loss scale: write `keeper.step(adam)` and "
+        "then `keeper.update()` in its place"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hook", "name"),
+    [
+        ("def after(*_):\n    pass", "after"),
+        ("import functools\nafter = functools.partial(print, end='')", "the hook"),
+    ],
+)
+def test_a_hook_that_runs_after_a_skip_of_a_fused_optimizer(hook: str, name: str, tmp_path: Path) -> None:
+    run = run_program(
+        f"""{SETUP}
+{hook}
+
+
+model = nn.Linear(8, 1)
+keeper = torch.amp.GradScaler("cpu", init_scale=64.0)
+adam = torch.optim.Adam(model.parameters(), fused=True)
+adam.register_step_post_hook(after)
+for factor in (1.0, float("inf"), 1.0):
+    adam.zero_grad()
+    keeper.scale(loss_of(model) * factor).backward()
+    keeper.step(adam)  # AMP403
+    keeper.update()
+""",
+        tmp_path / "train.py",
+    )
+    (finding,) = run.findings
+    assert finding.message.startswith(
+        f"`{name}` runs although the step of `adam` was skipped: call it only if `keeper.get_scale()` did not fall"
+    )
 
 
 def test_the_gradients_that_an_optimizer_finds_at_its_construction(tmp_path: Path) -> None:
