@@ -187,6 +187,26 @@ for factor in (1.0, float("inf"), 1.0):
     )
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_first_window_that_ends_early_is_known_if_the_optimizer_is_constructed_in_the_recording(
+    is_older: bool, tmp_path: Path
+) -> None:
+    model = nn.Linear(8, 1)
+    names = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    construction = "" if is_older else "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    run_program(
+        f"""{SETUP}{construction}
+for i in range(16):
+    (loss_of(model, torch.bfloat16) / 4).backward()
+    if i % 4 == 0:{"" if is_older else "  # AMP304"}
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        tmp_path / "train.py",
+        names=names,
+    )
+
+
 def test_the_gradients_that_an_optimizer_finds_at_its_construction(tmp_path: Path) -> None:
     run_program(
         SETUP
