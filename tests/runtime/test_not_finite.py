@@ -204,6 +204,23 @@ def test_a_loss_outside_of_modules() -> None:
     assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
+@pytest.mark.parametrize("is_in_region", [False, True])
+def test_a_loss_of_a_program_without_modules(is_in_region: bool) -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+    with record() as run:
+        for step in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_in_region):
+                loss = (weight @ weight).float().mean()
+                if step == 0:
+                    loss = (loss * 0.0).log()  # without modules
+            loss.backward()
+    finding = only(run)
+    assert finding.line == line_of("without modules")
+    assert finding.message.startswith("`log` in code outside of modules produces the first non-finite value in step 0")
+
+
 def summed(output: Tensor, target: Tensor) -> Tensor:
     """Return a loss computed by a module that is freed after its call."""
     criterion = nn.CrossEntropyLoss(reduction="sum", ignore_index=0)
@@ -1031,6 +1048,14 @@ def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) 
     ],
 )
 def test_which_losses_are_reported_although_a_scaler_skips_them(plan: str, steps: list[str]) -> None:
+    assert found_in_steps(plan, low=2.0**4, high=2.0**100) == steps
+
+
+@pytest.mark.parametrize(("plan", "steps"), [("w", ["0"]), ("wa", []), ("aw", ["1"])])
+def test_steps_that_a_device_decides_about_count_as_well(
+    plan: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)
     assert found_in_steps(plan, low=2.0**4, high=2.0**100) == steps
 
 
