@@ -215,7 +215,7 @@ def test_a_loss_of_a_program_without_modules(is_in_region: bool) -> None:
                 loss = (weight @ weight).float().mean()
                 if step == 0:
                     loss = (loss * 0.0).log()  # without modules
-            loss.backward()
+            torch.autograd.backward(loss)
     finding = only(run)
     assert finding.line == line_of("without modules")
     assert finding.message.startswith("`log` in code outside of modules produces the first non-finite value in step 0")
