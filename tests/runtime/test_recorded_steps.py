@@ -489,6 +489,43 @@ def test_an_average_counts_a_skip_of_the_only_step_since_the_last_average(skippe
     assert [finding.code for finding in run.findings if finding.code == "AMP403"] == ["AMP403"] * is_found
 
 
+@pytest.mark.parametrize(
+    ("form", "is_found"),
+    [
+        ("equal weights", True),
+        ("equal weights beside another training", True),
+        # An exponential average moves towards the weights as they are.
+        ("exponential", False),
+        ("exponential, for all weights together", False),
+        # It is not known which optimizer the average follows.
+        ("equal weights of two optimizers", False),
+        ("equal weights of another model", False),
+    ],
+)
+def test_the_averages_that_count_a_skipped_step(form: str, is_found: bool) -> None:
+    model = layer(1.0)
+    other = model if "two" in form else layer(1.0)
+    optimizer, second = sgd(model), sgd(other)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    options: dict[str, Any] = {}
+    if form == "exponential":
+        options = {"avg_fn": torch.optim.swa_utils.get_ema_avg_fn(0.9)}
+    elif "together" in form:
+        options = {"multi_avg_fn": torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)}
+    averaged = nn.Linear(2, 1) if "another model" in form else model
+    mean = torch.optim.swa_utils.AveragedModel(averaged, **options)
+    with record() as run:
+        for factor in (1.0, float("inf"), 1.0):
+            for each, trained in ((optimizer, model), (second, other)):
+                each.zero_grad()
+                scaler.scale(trained(ONE).sum() * (factor if each is optimizer else 1.0)).backward()
+                scaler.step(each)
+            scaler.update()
+            mean.update_parameters(averaged)
+    assert run.failure is None
+    assert [finding.code for finding in run.findings if finding.code == "AMP403"] == ["AMP403"] * is_found
+
+
 def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
     model = layer(1.0)
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)
