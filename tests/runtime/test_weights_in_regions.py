@@ -171,3 +171,14 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 """
     findings = run_program(source + training, tmp_path / "train.py").findings
     assert OUTDATED in [finding.label for finding in findings]
+
+
+@pytest.mark.filterwarnings("ignore:Using .torch.compile.module.. when there are global hooks")
+def test_a_compiled_module_casts_its_weights_in_each_call(tmp_path: Path) -> None:
+    compiled = 'compiled = torch.compile(model, backend="aot_eager")\n        compiled(x)'
+    assert run(tmp_path, "model.weight.mul_(0.5)", first=compiled, second="compiled(x)") == []
+
+
+def test_a_compiled_module_beside_a_module_with_outdated_casts(tmp_path: Path) -> None:
+    compiled = 'compiled = torch.compile(other, backend="aot_eager")\n        compiled(x); model(x)'
+    assert run(tmp_path, "model.weight.mul_(0.5)  # AMP101", first=compiled) == [OUTDATED]
