@@ -207,6 +207,38 @@ for i in range(16):
     )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "step", "backward"),
+    [
+        ("torch.bfloat16", "optimizers[p].step()", "loss.backward()"),
+        ("torch.float16", "optimizers[p].step()", "loss.backward()  # AMP502"),
+        ("torch.float16", "optimizers[p].step()  # AMP204", "scaler.scale(loss).backward()"),
+    ],
+)
+def test_steps_inside_of_a_backward(dtype: str, step: str, backward: str, tmp_path: Path) -> None:
+    run = run_program(
+        f"""{SETUP}
+model = nn.Linear(8, 1)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+optimizers = {{p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}}
+
+
+def update(p):
+    {step}
+    optimizers[p].zero_grad()
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(update)
+for _ in range(3):
+    loss = loss_of(model, {dtype})
+    {backward}
+""",
+        tmp_path / "train.py",
+    )
+    assert len(run.steps) == 6
+
+
 def test_the_gradients_that_an_optimizer_finds_at_its_construction(tmp_path: Path) -> None:
     run_program(
         SETUP
