@@ -663,6 +663,7 @@ def test_a_step_after_its_scaler_is_gone(condition: str, labels: list[str], tmp_
     [
         # A check before the backward is about the loss, and not about scaled gradients.
         ({"before": "assert torch.isfinite(loss)"}, []),
+        ({"end": "assert torch.isfinite(model.weight.grad).all()"}, []),
         ({"step": "scaler.step(optimizer, lambda: None)"}, [("step-closure", STEP)]),
     ],
 )

@@ -76,6 +76,8 @@ def run(call: str, tmp_path: Path, *, before: str = "pass", trained: str = ALL, 
         "functools.partial(run_body)",
         "lambda x: body(x)",
         "lambda x: parts.body(x)",
+        # A variable of an enclosing function.
+        "(lambda part: lambda x: part(x))(body)",
         "run_body",
     ],
 )
@@ -105,6 +107,13 @@ def test_calls_that_keep_no_gradients_from_an_optimizer(call: str, more: str, tm
 
 def test_an_optimizer_of_other_parameters(tmp_path: Path) -> None:
     assert run(f"checkpoint(body, x, {REENTRANT})", tmp_path, trained="[*head.parameters()]") == []
+
+
+def test_an_optimizer_with_parameters_that_are_never_used(tmp_path: Path) -> None:
+    trained = "[*parts.parameters(), *head.parameters()]"
+    call = f"checkpoint(body, x, {REENTRANT})"
+    assert run(call, tmp_path, trained=trained, more=" + body(x).float().mean()") == []
+    assert len(run(f"{call}  # AMP803", tmp_path, trained=trained)) == 1
 
 
 def test_frozen_parameters(tmp_path: Path) -> None:
