@@ -11,6 +11,8 @@ import torch
 from programs import run_program
 from torch import nn
 
+from pytest_amp_check import record
+
 pytestmark = pytest.mark.usefixtures("patched_once")
 
 SETUP = """\
@@ -237,6 +239,20 @@ for _ in range(3):
         tmp_path / "train.py",
     )
     assert len(run.steps) == 6
+
+
+def test_findings_that_are_read_between_a_backward_and_its_step() -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        with torch.autocast("cpu", torch.float16):
+            loss = model(torch.ones(4, 8)).float().square().mean()
+        loss.backward()
+        # Another step of the program may still scale the gradients.
+        assert run.findings == []
+        optimizer.step()
+        assert [finding.label for finding in run.findings] == ["backward:no-scaler"]
+    assert [finding.label for finding in run.findings] == ["backward:no-scaler"]
 
 
 def test_the_gradients_that_an_optimizer_finds_at_its_construction(tmp_path: Path) -> None:
