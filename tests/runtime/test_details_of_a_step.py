@@ -249,6 +249,8 @@ def test_the_whole_message_and_where_it_stands(after: str, expected: tuple[str, 
         ("model.weight.grad = model.bias.grad = None", False),
         ("for p in model.parameters(): p.grad = None", False),
         ("[p.grad.zero_() for p in model.parameters() if p.grad is not None]", False),
+        ("for p in model.parameters(): del p.grad", False),
+        ("del model.weight.grad", True),
         ("model.zero_grad()", False),
         ("model.zero_grad(set_to_none=False)", False),
         ("optimizer.zero_grad(); model.zero_grad()", False),
@@ -380,6 +382,7 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         ),
         (f"{WEIGHT} = torch.full((1, 8), float('inf'))", None),
         (f"{WEIGHT} = None", None),
+        (f"del {WEIGHT}", None),
         (f"{WEIGHT}.zero_()", None),
         (f"{WEIGHT}.fill_(float('inf'))", None),
         (f"{WEIGHT}[:] = float('nan')", None),
@@ -419,6 +422,12 @@ def test_changes_of_a_gradient(after: str, label: str | None, tmp_path: Path) ->
 )
 def test_a_change_that_is_seen_only_afterwards_stands_at_the_next_use(change: str, tmp_path: Path) -> None:
     assert [each[:2] for each in seen(tmp_path, after=change).findings] == [("edit@scaled", STEP)]
+
+
+def test_a_clear_that_is_seen_only_afterwards_stands_at_the_next_use(tmp_path: Path) -> None:
+    run = seen(tmp_path, after="for p in model.parameters(): del p.grad")
+    assert [each[:2] for each in run.findings] == [("step@discarded", STEP)]
+    assert run.raised.startswith("No inf checks were recorded")
 
 
 SLOPE = "grad, = torch.autograd.grad({}, model.weight, create_graph=True); {}loss = loss + grad.square().sum()"

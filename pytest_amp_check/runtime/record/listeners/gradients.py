@@ -315,11 +315,11 @@ class GradientListener(Listener):
                 tracked.has_zeroed_gradient = False
         elif tracked.gradient_marks and marks != tracked.gradient_marks:
             site = self.sites.current_site()
-            if not any(identity for identity, _ in marks) and all(p.grad is None for p in tracked.params):
+            if all(p.grad is None for p in tracked.params):
                 self._record_found_clear(tracked, site)
-            else:
+            elif any(identity and (identity, version) not in tracked.gradient_marks for identity, version in marks):
+                # Gradients that are only gone, as after ``del p.grad``, are no edit.
                 self._record_edit(tracked, site, "edit")
-                tracked.edit_site = site
         tracked.gradient_marks = marks
 
     def _record_found_clear(self, tracked: TrackedOptimizer, site: Site) -> None:
