@@ -684,6 +684,16 @@ def test_statements_that_change_no_gradient(
     assert run.losses == pytest.approx(LOSSES, abs=0.01)
 
 
+def test_a_check_after_its_scaler_is_gone_is_reported_with_a_usual_name(tmp_path: Path) -> None:
+    run = seen(
+        tmp_path,
+        after=f"scaler.unscale_(optimizer); del scaler; assert torch.isfinite({WEIGHT}).all()",
+        step="optimizer.step(); scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue",
+    )
+    assert run.findings[0] == ("raise-nonfinite", AFTER, RAISES)
+    assert [each[:2] for each in run.findings[1:]] == [("plain-step@unscaled", STEP)]
+
+
 def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> None:
     # The same batch, and a rate of zero: no two norms that could show a clip.
     setup = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"

@@ -470,6 +470,49 @@ def test_a_buffer_that_a_forward_pass_updates(autocast: bool) -> None:
         assert "its result is above 65504, the most that float16 holds" in finding.message
 
 
+class TwoAverages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Averaging(autocast=True), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Any:
+        self.second((x[1].half() * x[1].half()).float())  # squared
+        return self.first(x[0])
+
+
+def test_a_second_buffer_that_becomes_infinite_later_is_reported_as_well() -> None:
+    large, small = torch.full((4, 8), 3e4), torch.ones(4, 8)
+    run = train(TwoAverages(), scaler=True, batch=lambda step: torch.stack([large, large if step else small]))
+    assert [(finding.line, finding.message.partition(",")[0]) for finding in run.findings] == [
+        (line_of("summed up"), "`average` of `first` (Averaging) becomes NaN or infinite in step 0"),
+        (line_of("squared"), "`running_mean` of `second` (BatchNorm1d) becomes NaN or infinite in step 1"),
+    ]
+
+
+def test_statistics_are_reported_also_after_many_losses_that_a_scaler_skips() -> None:
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+    optimizer = torch.optim.SGD([*linear.parameters(), *norm.parameters()], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    with record() as run:
+        for step in range(17):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                hidden = linear(torch.randn(4, 8))
+                if step == 16:
+                    hidden = (hidden * 0.0 + 400.0).square()  # of the statistics
+                output = norm(hidden) * 0.0 + 400.0
+                loss = output.half().square().square().float().mean()  # of the loss
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    assert [(finding.line, finding.names["step"]) for finding in run.findings] == [
+        (line_of("of the statistics"), "16"),
+        (line_of("of the loss"), "0"),
+    ]
+
+
 @pytest.mark.parametrize(("size", "step"), [(1 << 14, "0"), ((1 << 14) + 1, "1")])
 def test_the_step_that_makes_a_buffer_infinite_is_known_for_small_buffers(size: int, step: str) -> None:
     run = train(Averaging(autocast=True, size=size), scaler=True, batch=lambda step: torch.full((4, 8), 3e4))
@@ -986,6 +1029,7 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
     r       a step whose gradients are infinite with any scale, as the root of zero
     w       a step whose loss is infinite in float16 only
     i       a step whose loss is multiplied by an infinity
+    l       a step whose loss overflows float32, from numbers that float16 does not hold
     n       a step with a batch of NaN
     """
     torch.manual_seed(0)
@@ -1002,6 +1046,8 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
                 elif kind == "w":
                     output = (output * 0.0 + 400.0).square().square()
                 loss = output.float().mean() * (float("inf") if kind == "i" else 1.0)
+                if kind == "l":
+                    loss = (loss + 1e30).square()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             if (kind == "h") is (following == "h") or following not in "ah":
@@ -1045,6 +1091,10 @@ def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) 
         ("ii", ["0"]),
         ("iia", []),
         ("aii", []),
+        # Numbers that are large already are no matter of float16.
+        ("l", []),
+        ("ll", []),
+        ("al", []),
     ],
 )
 def test_which_losses_are_reported_although_a_scaler_skips_them(plan: str, steps: list[str]) -> None:
