@@ -428,6 +428,20 @@ def test_the_last_step_is_looked_at_too() -> None:
     assert "step 5 makes `first.weight` of `first` (Linear) non-finite" in only(train(model, before=spoil)).message
 
 
+def test_a_gradient_that_other_code_spoils_before_the_last_step() -> None:
+    model = Net()
+
+    def spoil(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == 5:
+            assert model.first.weight.grad is not None
+            model.first.weight.grad.fill_(float("nan"))
+
+    finding = only(train(model, before=spoil))
+    assert finding.message.startswith(
+        "The optimizer's step 5 makes `first.weight` of `first` (Linear) non-finite, because its gradient is not finite"
+    )
+
+
 def test_statistics_of_batch_norm_without_any_step() -> None:
     norm, linear = nn.BatchNorm1d(4), nn.Linear(4, 4)
     with emulate_cuda(), record() as run, torch.autocast("cuda"):
