@@ -176,7 +176,7 @@ def test_the_steps_of_an_average(start: list[float], steps: list[Step], expected
 
     run = recorded(average)
     assert (run.failure, run.error) == (None, None)
-    assert [finding.label for finding in run.findings] == expected
+    assert [(finding.label, finding.certain) for finding in run.findings] == [(label, True) for label in expected]
 
 
 @pytest.mark.parametrize(("others", "is_kept", "is_found"), [(15, True, True), (16, True, False), (16, False, True)])

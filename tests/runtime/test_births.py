@@ -71,6 +71,77 @@ model.to(torch.bfloat16)  # AMP501
 optimizer.zero_grad(set_to_none=True)
 train(model, optimizer)
 """,
+    "a layer with another dtype than the default": """
+torch.set_default_dtype(torch.float16)
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+torch.set_default_dtype(torch.float32)
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a layer after a default that has ended": """
+torch.set_default_dtype(torch.bfloat16)
+torch.set_default_dtype(torch.float32)
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "layers of two places": """
+model = nn.Sequential(
+    nn.Linear(8, 8, dtype=torch.bfloat16),  # AMP501
+    nn.Linear(8, 1, dtype=torch.bfloat16),  # AMP501
+)
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "values of a parameter": """
+model = nn.Linear(8, 1)
+for p in model.parameters():
+    p.data = p.data.bfloat16()  # AMP501
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a second optimizer": """
+model = nn.Linear(8, 1)
+train(lambda x: model(x.float()), torch.optim.SGD(model.parameters(), lr=0.1))
+low = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(low, torch.optim.SGD(low.parameters(), lr=0.1))
+""",
+    "an option that is off": """
+class Rounded(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.bf16_stochastic_round = False
+        self.rounding = True
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, Rounded(model.parameters()))
+""",
+    "state in float32 that is no copy": """
+class WithMomentum(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.norms = [torch.ones(3, 3)]
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            momentum = self.state[p].setdefault("momentum", torch.zeros(p.shape))
+            momentum += p.grad.float()
+            p -= 0.1 * momentum.bfloat16()
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, WithMomentum(model.parameters()))
+""",
+    "state that is no copy in float32": """
+class WithState(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p -= 0.1 * p.grad
+            self.state[p].update(steps=1, previous=p.clone())
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, WithState(model.parameters()))
+""",
 }
 RIGHT = {
     "a frozen base under an adapter in float32": """
@@ -124,6 +195,50 @@ class WithCopies(torch.optim.Optimizer):
 
 model = nn.Linear(8, 1, dtype=torch.bfloat16)
 train(model, WithCopies(model.parameters()))
+""",
+    "copies in float32 in a list of groups": """
+class WithCopies(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.groups = [[p.detach().float() for p in group["params"]] for group in self.param_groups]
+
+    @torch.no_grad()
+    def step(self):
+        for p, master in zip(self.param_groups[0]["params"], self.groups[0]):
+            master -= 0.1 * p.grad.float()
+            p.copy_(master)
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, WithCopies(model.parameters()))
+""",
+    "an option of a group": """
+class Compensated(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.param_groups[0]["kahan_sum"] = True
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p -= 0.1 * p.grad
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, Compensated(model.parameters()))
+""",
+    "random numbers in each step": """
+class Rounded(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            exact = p.float() - 0.1 * p.grad.float()
+            noise = torch.randint(0, 1 << 16, exact.shape, dtype=torch.int32)
+            p.copy_(((exact.view(torch.int32) + noise) & -65536).view(torch.float32))
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, Rounded(model.parameters()))
 """,
     "a model that nobody trains": """
 teacher = nn.Linear(8, 1, dtype=torch.bfloat16)

@@ -69,6 +69,7 @@ def test_a_sum_is_checked_after_sixteen_terms(count: int, is_lost: bool) -> None
         ((0, 258, 2), BFLOAT16, False),
         ((257.5,), BFLOAT16, False),
         ((300.0,), BFLOAT16, True),
+        ((0.5, 300), BFLOAT16, False),
         ((2049,), FLOAT16, False),
         ((2050,), FLOAT16, True),
     ],
@@ -457,3 +458,25 @@ def test_three_batches_without_an_alignment(samples: int, batches: int, labels: 
             nn.functional.ctc_loss(logits.log_softmax(-1), targets, *lengths, zero_infinity=True)
 
     assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found
+
+
+@pytest.mark.parametrize("place", ["evaluation", "forward", "backward"])
+def test_batches_without_an_alignment_count_in_forward_passes_with_gradients(place: str) -> None:
+    logits = torch.randn(6, 1, 12, requires_grad=True)
+    targets, lengths = torch.arange(1, 8).unsqueeze(0), (torch.tensor([6]), torch.tensor([7]))
+
+    def loss() -> Any:
+        return nn.functional.ctc_loss(logits.log_softmax(-1), targets, *lengths, zero_infinity=True)
+
+    def train() -> None:
+        weight = torch.ones((), requires_grad=True)
+        for _ in range(3):
+            if place == "backward":
+                product = weight * 1.0
+                product.register_hook(lambda gradient: (torch.enable_grad()(loss)(), None)[1])
+                product.backward()
+            else:
+                with torch.set_grad_enabled(place == "forward"):
+                    loss()
+
+    assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * (place == "forward")

@@ -437,7 +437,7 @@ PAIRS = (
         MODEL
         + "device = torch.device('cuda')\nscaler = torch.amp.GradScaler('cuda')"
         + LOOP.replace('("cuda", dtype=torch.float16):', '("cuda" if device == "cuda" else "cpu"):  # AMP110'),
-        ("another device than cuda", "`device.type`"),
+        ("`torch.autocast` is entered for another device than cuda", "`device.type`"),
         MODEL
         + "device = torch.device('cuda')\nscaler = torch.amp.GradScaler('cuda')"
         + LOOP.replace('("cuda", dtype=torch.float16):', "(device.type):"),

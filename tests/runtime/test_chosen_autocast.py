@@ -153,11 +153,12 @@ BY_TORCH = "checkpoint(model, torch.randn(4, 8), use_reentrant=False)"
     ("context", "call", "lines"),
     [
         ('torch.autocast("cpu")', BY_FUNCTION, [18]),
+        ("torch.cpu.amp.autocast()", BY_FUNCTION, [18]),
         ('torch.autocast("cpu", dtype=ctx.dtype)', BY_FUNCTION, []),
         ('torch.autocast("cpu", enabled=False)', BY_FUNCTION, []),
         ('torch.autocast("cpu")', BY_TORCH, []),
     ],
-    ids=["default dtype", "dtype of the forward", "disabled", "torch's checkpoint"],
+    ids=["default dtype", "default dtype of a subclass", "dtype of the forward", "disabled", "torch's checkpoint"],
 )
 def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, lines: list[int], tmp_path: Path) -> None:
     script = tmp_path / "train.py"

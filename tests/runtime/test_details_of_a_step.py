@@ -249,11 +249,17 @@ def test_the_whole_message_and_where_it_stands(after: str, expected: tuple[str, 
         ("model.weight.grad = model.bias.grad = None", False),
         ("for p in model.parameters(): p.grad = None", False),
         ("[p.grad.zero_() for p in model.parameters() if p.grad is not None]", False),
+        ("for p in model.parameters(): del p.grad", False),
+        ("del model.weight.grad", True),
         ("model.zero_grad()", False),
         ("model.zero_grad(set_to_none=False)", False),
         ("optimizer.zero_grad(); model.zero_grad()", False),
         ("optimizer.zero_grad(set_to_none=False)", False),
         ("if turn: optimizer.zero_grad()", False),
+        # A later clear withdraws the finding, but gradients may also be zero without a clear.
+        ("if turn == 2: optimizer.zero_grad()", False),
+        ("if turn == 2: [p.grad.numpy().fill(0.0) for p in model.parameters()]", True),
+        ("if turn: [p.grad.numpy().fill(0.0) for p in model.parameters()]", False),
     ],
 )
 def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path: Path) -> None:
@@ -366,8 +372,17 @@ CLAMPED = f"{WEIGHT}.sign() * torch.minimum({WEIGHT}.abs(), torch.arange(1.0, 9.
         (f"{WEIGHT} = {WEIGHT} * 2", None),
         (f"{WEIGHT} = {WEIGHT}.clone()", None),
         (f"{WEIGHT} = torch.zeros(1, 8)", None),
+        # What replaces a gradient is unknown, and so is a clip of it.
+        (f"{WEIGHT}.copy_(0.5); {NORM}(model.parameters(), 1.0)", None),
+        (f"{WEIGHT} = {WEIGHT} * torch.arange(-4.0, 4.0); {NORM}(model.parameters(), 1.0)", None),
+        (f"{WEIGHT} = None; {WEIGHT} = torch.full((1, 8), 300.0); {WEIGHT}.clamp_(-1, 1)", "edit@scaled"),
+        (
+            f"{WEIGHT}.mul_(1.0); grad = {WEIGHT}; {WEIGHT} = None; {WEIGHT} = grad.clone(); {WEIGHT}.clamp_(-1, 1)",
+            "edit@scaled",
+        ),
         (f"{WEIGHT} = torch.full((1, 8), float('inf'))", None),
         (f"{WEIGHT} = None", None),
+        (f"del {WEIGHT}", None),
         (f"{WEIGHT}.zero_()", None),
         (f"{WEIGHT}.fill_(float('inf'))", None),
         (f"{WEIGHT}[:] = float('nan')", None),
@@ -407,6 +422,12 @@ def test_changes_of_a_gradient(after: str, label: str | None, tmp_path: Path) ->
 )
 def test_a_change_that_is_seen_only_afterwards_stands_at_the_next_use(change: str, tmp_path: Path) -> None:
     assert [each[:2] for each in seen(tmp_path, after=change).findings] == [("edit@scaled", STEP)]
+
+
+def test_a_clear_that_is_seen_only_afterwards_stands_at_the_next_use(tmp_path: Path) -> None:
+    run = seen(tmp_path, after="for p in model.parameters(): del p.grad")
+    assert [each[:2] for each in run.findings] == [("step@discarded", STEP)]
+    assert run.raised.startswith("No inf checks were recorded")
 
 
 SLOPE = "grad, = torch.autograd.grad({}, model.weight, create_graph=True); {}loss = loss + grad.square().sum()"
@@ -586,6 +607,36 @@ def test_a_division_by_a_scale_of_one(after: str, label: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "after",
+    [
+        f"{WEIGHT} = {WEIGHT} / scaler.get_scale()",
+        f"{WEIGHT} /= scaler.get_scale()",
+        f"scaler.unscale_(optimizer); {WEIGHT} /= scaler.get_scale()",
+    ],
+)
+def test_a_division_by_a_scale_of_two(after: str, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="scaler = torch.amp.GradScaler('cpu', init_scale=2.0)", after=after)
+    assert [each[:2] for each in run.findings] == [("step@divided", AFTER)]
+
+
+def test_infinities_that_a_replacement_hides_from_the_scaler_are_an_edit(tmp_path: Path) -> None:
+    run = seen(
+        tmp_path,
+        setup="scaler = torch.amp.GradScaler('cpu', init_scale=2.0**24)",
+        before="loss = loss * 2.0**110",
+        after=f"{WEIGHT} = torch.nan_to_num({WEIGHT})",
+    )
+    assert [each[:2] for each in run.findings] == [("edit@scaled", AFTER)]
+
+
+@pytest.mark.parametrize(("factor", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False)])
+def test_a_manual_clip_to_a_multiple_of_the_scale(factor: str, is_found: bool, tmp_path: Path) -> None:
+    after = f"[grad.mul_({factor} / {WEIGHT}.norm()) for grad in {GRADS}[:1]]"
+    labels = [label for label, _ in found(tmp_path, after=after, **OF_TURNS)]
+    assert labels == ["clip@scaled-by-hand"] * is_found
+
+
+@pytest.mark.parametrize(
     ("limit", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False), ("0.065", False)]
 )
 def test_a_manual_clip_by_a_limit_that_was_multiplied_by_the_scale(limit: str, is_found: bool, tmp_path: Path) -> None:
@@ -614,6 +665,33 @@ def test_a_step_after_its_scaler_is_gone(condition: str, labels: list[str], tmp_
     step = f"{condition}\n        optimizer.step()\n    scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue"
     run = seen(tmp_path, after=after, step=step)
     assert [label for label, _, _ in run.findings] == labels
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        # A check before the backward is about the loss, and not about scaled gradients.
+        ({"before": "assert torch.isfinite(loss)"}, []),
+        ({"end": "assert torch.isfinite(model.weight.grad).all()"}, []),
+        ({"step": "scaler.step(optimizer, lambda: None)"}, [("step-closure", STEP)]),
+    ],
+)
+def test_statements_that_change_no_gradient(
+    statements: dict[str, str], expected: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    run = seen(tmp_path, **statements)
+    assert [each[:2] for each in run.findings] == expected
+    assert run.losses == pytest.approx(LOSSES, abs=0.01)
+
+
+def test_a_check_after_its_scaler_is_gone_is_reported_with_a_usual_name(tmp_path: Path) -> None:
+    run = seen(
+        tmp_path,
+        after=f"scaler.unscale_(optimizer); del scaler; assert torch.isfinite({WEIGHT}).all()",
+        step="optimizer.step(); scaler = torch.amp.GradScaler('cpu', init_scale=64.0); continue",
+    )
+    assert run.findings[0] == ("raise-nonfinite", AFTER, RAISES)
+    assert [each[:2] for each in run.findings[1:]] == [("plain-step@unscaled", STEP)]
 
 
 def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> None:

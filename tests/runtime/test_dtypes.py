@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.nn.modules import module as hooks  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from pytest_amp_check import record  # noqa: E402
 from pytest_amp_check.runtime.measure.dtypes import Dtypes, assert_dtypes  # noqa: E402
 
 
@@ -543,3 +544,15 @@ def test_skipped_steps_leave_no_state_behind() -> None:
     dtypes.after_step(optimizer, None, skipped=True)
     dtypes.stop()
     assert dtypes.as_dict()["optimizer state"] == {}
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["without a scaler", "with a scaler"])
+def test_a_run_knows_the_dtype_of_a_loss_before_scaling(enabled: bool) -> None:
+    model = nn.Linear(8, 1)
+    scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+    with record(dtypes=True) as run:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.ones(4, 8)).sum()
+        scaler.scale(loss).backward()
+    assert run.failure is None
+    run.assert_dtypes({"loss": "bfloat16"})

@@ -244,6 +244,18 @@ def test_a_trace_is_told_of_once_torch_refuses_it(*, cache: bool) -> None:
     assert [finding.code for finding in run.findings] == (["AMP605"] if cache else [])
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_trace_that_fails_for_another_reason() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise RuntimeError("another reason")
+
+    refused = pytest.raises(RuntimeError, match="another reason")
+    with record() as run, torch.autocast("cpu", dtype=torch.bfloat16), refused:
+        torch.jit.trace(Failing(), X)
+    assert (run.failure, run.findings) == (None, [])
+
+
 def codes_of_local_sgd(*, own: bool, warm: int = 0, skip: int = 2) -> list[tuple[str, str]]:
     """Return the findings if weights are averaged over processes and the step of one iteration is skipped."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager

@@ -1,6 +1,10 @@
-"""Runs in which the loss of a generator leaves gradients in the discriminator."""
+"""Gradients of another loss: of a generator in the discriminator, and of scaled gradients themselves."""
+
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
+
+import warnings
 
 import pytest
 import torch
@@ -36,3 +40,41 @@ def test_gradients_of_the_generators_loss(*, is_cleared_late: bool) -> None:
             if is_cleared_late:
                 opt_d.zero_grad()
     assert {finding.label for finding in run.findings} == ({"backward@leftover"} if is_cleared_late else set())
+
+
+@pytest.mark.parametrize(
+    ("scale", "is_applied", "labels"),
+    [(2.0**4, True, ["not-finite:derivative"]), (2.0**4, False, []), (1.0, True, [])],
+    ids=["an applied step", "a skipped step", "a finite product"],
+)
+def test_a_product_with_scaled_gradients_that_overflows(scale: float, is_applied: bool, labels: list[str]) -> None:
+    """A scaler checks the gradients of parameters, and not what a program computes from them."""
+    weight = nn.Parameter(torch.full((2,), 0.5))
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    with record() as run, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using backward.* with create_graph=True")
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        scaler.scale((weight**3).sum()).backward(create_graph=True)
+        # The second derivative of 6 * 0.5 times the scale.
+        assert weight.grad is not None
+        torch.autograd.grad(weight.grad, weight, grad_outputs=torch.full((2,), 1e38))
+        weight.grad = weight.grad.detach() if is_applied else torch.full((2,), float("inf"))
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.failure is None, run.failure
+    assert [finding.label for finding in run.findings] == labels
+
+
+@pytest.mark.parametrize(("loss", "is_found"), [("direction", False), ("length", True)])
+def test_a_loss_of_scaled_gradients_counts_if_it_depends_on_their_length(loss: str, is_found: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    x = torch.randn(4, 4, requires_grad=True)
+    with record() as run:
+        (slopes,) = torch.autograd.grad(scaler.scale(model(x).sum()), x, create_graph=True)
+        if loss == "direction":
+            slopes = nn.functional.normalize(slopes, dim=-1)
+        scaler.scale(slopes[:, 0].sum()).backward()
+    assert run.failure is None, run.failure
+    assert [finding.label for finding in run.findings] == ["penalty@scaled"] * is_found

@@ -38,23 +38,30 @@ def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "where"),
+    ("program", "code", "where", "subject"),
     [
-        (programs.compressed, "AMP604", place("model.register_comm_hook(None, default_hooks.fp16_compress_hook)")),
-        (shard_programs.sharded, "AMP602", place(STEP)),
+        (
+            programs.compressed,
+            "AMP604",
+            place("model.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
+            "model.register_comm_hook",
+        ),
+        (shard_programs.sharded, "AMP602", place(STEP), "scaler"),
         (
             shard_programs.clipped_shards,
             "AMP603",
             place("nn.utils.clip_grad_norm_(model.parameters(), 0.1)", shard_programs),
+            "nn.utils.clip_grad_norm_",
         ),
     ],
 )
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_what_each_rank_finds_is_told_once_with_its_ranks(
-    ranks: int, program: Callable[[int], object], code: str, where: str
+    ranks: int, program: Callable[[int], object], code: str, where: str, subject: str
 ) -> None:
     run = distributed(program, ranks)
     assert found(run.findings) == [(code, where, tuple(range(ranks)))]
+    assert run.findings[0].message.startswith(f"`{subject}` ")
     assert run.findings[0].message.endswith("(both ranks)" if ranks == 2 else "(all 4 ranks)")
     assert run.findings[0].as_dict()["ranks"] == list(range(ranks))
 

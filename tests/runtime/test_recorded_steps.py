@@ -156,6 +156,22 @@ def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[A
     assert [step.loss for step in run.steps] == [loss]
 
 
+@pytest.mark.parametrize("clear", [{"set_to_none": True}, {"set_to_none": False}, None])
+def test_steps_on_the_meta_device_have_no_numbers(clear: dict[str, bool] | None) -> None:
+    model = nn.Linear(2, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as run:
+        for _ in range(2):
+            if clear is not None:
+                optimizer.zero_grad(**clear)
+            model(torch.ones(4, 2, device="meta")).sum().backward()
+            optimizer.step()
+    assert run.failure is None, run.failure
+    assert [step.loss for step in run.steps] == [None, None]
+    # Gradients without values may not have been cleared.
+    assert [finding.label for finding in run.findings] == ["backward@stale"] * (clear is None)
+
+
 def test_a_step_without_a_source_has_usual_names() -> None:
     program = """
 optimizer.zero_grad()
@@ -454,6 +470,60 @@ def test_a_skipped_step_says_why(factor: float, reason: str) -> None:
     (step,) = run.steps
     assert (step.skipped, step.skip_reason) == (True, reason)
     assert step.as_dict()["skip_reason"] == reason
+
+
+@pytest.mark.parametrize(("skipped", "is_found"), [(1, True), (2, False), (3, False)])
+def test_an_average_counts_a_skip_of_the_only_step_since_the_last_average(skipped: int, is_found: bool) -> None:
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=8.0)
+    mean = torch.optim.swa_utils.AveragedModel(model)
+    with record() as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * (float("inf") if step == skipped else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if step != 2:
+                mean.update_parameters(model)
+    assert run.failure is None
+    assert [finding.code for finding in run.findings if finding.code == "AMP403"] == ["AMP403"] * is_found
+
+
+@pytest.mark.parametrize(
+    ("form", "is_found"),
+    [
+        ("equal weights", True),
+        ("equal weights beside another training", True),
+        # An exponential average moves towards the weights as they are.
+        ("exponential", False),
+        ("exponential, for all weights together", False),
+        # It is not known which optimizer the average follows.
+        ("equal weights of two optimizers", False),
+        ("equal weights of another model", False),
+    ],
+)
+def test_the_averages_that_count_a_skipped_step(form: str, is_found: bool) -> None:
+    model = layer(1.0)
+    other = model if "two" in form else layer(1.0)
+    optimizer, second = sgd(model), sgd(other)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    options: dict[str, Any] = {}
+    if form == "exponential":
+        options = {"avg_fn": torch.optim.swa_utils.get_ema_avg_fn(0.9)}
+    elif "together" in form:
+        options = {"multi_avg_fn": torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)}
+    averaged = nn.Linear(2, 1) if "another model" in form else model
+    mean = torch.optim.swa_utils.AveragedModel(averaged, **options)
+    with record() as run:
+        for factor in (1.0, float("inf"), 1.0):
+            for each, trained in ((optimizer, model), (second, other)):
+                each.zero_grad()
+                scaler.scale(trained(ONE).sum() * (factor if each is optimizer else 1.0)).backward()
+                scaler.step(each)
+            scaler.update()
+            mean.update_parameters(averaged)
+    assert run.failure is None
+    assert [finding.code for finding in run.findings if finding.code == "AMP403"] == ["AMP403"] * is_found
 
 
 def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:

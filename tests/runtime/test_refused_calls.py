@@ -49,6 +49,33 @@ def test_a_second_unscale_that_a_test_expects_to_be_refused() -> None:
     assert codes(run) == []
 
 
+@pytest.mark.parametrize(
+    ("attribute", "message"), [("grad", "to be a Tensor or None"), ("grad.data", "data has to be a tensor")]
+)
+def test_a_gradient_is_still_scaled_after_an_assignment_that_torch_refuses(attribute: str, message: str) -> None:
+    with record() as run:
+        training = Training()
+        weight = training.model.weight
+        with pytest.raises(TypeError, match=message):
+            setattr(weight.grad if attribute == "grad.data" else weight, attribute.rpartition(".")[2], 5)
+        torch.nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == ["AMP201"]
+
+
+@pytest.mark.parametrize("method", ["unscale_", "step"])
+def test_a_call_without_an_optimizer_leaves_the_state(method: str) -> None:
+    with record() as run:
+        training = Training()
+        with pytest.raises(AttributeError, match="has no attribute 'param_groups'"):
+            getattr(training.scaler, method)(5)
+        torch.nn.utils.clip_grad_norm_(training.model.parameters(), 1.0)
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+    assert codes(run) == ["AMP201"]
+
+
 def test_a_second_unscale_that_is_refused_and_passed_over() -> None:
     with record() as run:
         training = Training()

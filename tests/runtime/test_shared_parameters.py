@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -60,6 +62,41 @@ def test_a_clear_before_the_step_of_another_optimizer(of_first: str, of_second: 
         scaler.update()
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["step@discarded"] * is_discarded
+
+
+class Dividing(torch.optim.SGD):
+    """An optimizer that divides copies of its gradients by the scale."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure: Any = None) -> Any:
+        for p in self.param_groups[0]["params"]:
+            p.data.sub_(p.grad / self.grad_scale)  # type: ignore[attr-defined]  # of the scaler
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "labels"),
+    [
+        # These leave unscaled gradients.
+        (torch.optim.SGD, {}, []),
+        (torch.optim.SGD, {"fused": True}, []),
+        (Dividing, {}, ["plain-step@scaled"]),
+    ],
+    ids=["plain", "fused", "of the program"],
+)
+def test_a_plain_step_after_the_step_of_a_scaler_for_the_same_parameters(
+    kind: type[torch.optim.SGD], options: dict[str, Any], labels: list[str]
+) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        first, second = kind([weight], lr=0.1, **options), torch.optim.SGD([weight], lr=0.1)
+        scaler.scale(weight.square().sum()).backward()
+        scaler.step(first)
+        second.step()
+        scaler.update()
+    assert run.failure is None, run.failure
+    assert [finding.label for finding in run.findings] == labels
 
 
 def test_a_hook_of_a_parameter_of_two_optimizers_is_reported_once() -> None:

@@ -38,6 +38,26 @@ for i, (x, y) in enumerate(batches):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "... whose gradients are multiplied, and so not replaced": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()  # AMP304
+    scaler.scale(loss_of(x, y)).backward()
+    for p in model.parameters():
+        p.grad.mul_(3.0)
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "... whose gradients are divided, and so not replaced": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()  # AMP304
+    scaler.scale(loss_of(x, y)).backward()
+    for p in model.parameters():
+        p.grad.div_(3.0)
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+""",
     "cleared after each micro-batch, by the model": """\
 for i, (x, y) in enumerate(batches):
     scaler.scale(loss_of(x, y)).backward()

@@ -25,8 +25,6 @@ class ScalerNew(Event):
     arguments: Names = NO_NAMES
     #: Name of the constructor.
     callable: str = ""
-    #: Number of surplus arguments.
-    excess: int = 0
     #: The scaler found no device.
     disabled_itself: bool = False
     #: In a run: an earlier scaler from the same location has stepped the same optimizer.

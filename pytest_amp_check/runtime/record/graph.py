@@ -39,7 +39,8 @@ def dense_values(grad: torch.Tensor) -> torch.Tensor:
 
 
 def has_nonzero(grad: torch.Tensor | None) -> bool:
-    return grad is not None and bool(dense_values(grad).any())
+    """Return True if a gradient has a non-zero value. A gradient on the meta device, without values, counts as such."""
+    return grad is not None and (grad.is_meta or bool(dense_values(grad).any()))
 
 
 def storage_pointer(tensor: torch.Tensor) -> int:

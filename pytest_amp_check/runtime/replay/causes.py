@@ -259,6 +259,10 @@ def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerD
         own_parameter = next((p for p in group["params"] if _is_same_tensor(p, parameter)), None)
         if own_parameter is None:
             continue
+        gradient = own_parameter.grad
+        if nonfinite.kind == PARAMETERS and gradient is not None and not is_finite(gradient):
+            # The gradients of each backward pass are finite, so other code has changed this one.
+            return OptimizerDamage(STATE, since_step, "its gradient is not finite")
         for key, value in optimizer.state.get(own_parameter, {}).items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not is_finite(value):
                 return OptimizerDamage(

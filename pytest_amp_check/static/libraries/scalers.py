@@ -269,7 +269,6 @@ def _make_scaler(
         tracked_object.key,
         callable=entry.name,
         arguments=arguments,
-        excess=max(0, len(args) - len(entry.parameters)),
         sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
         is_lazy=_is_made_once(interp, node),
         bf16_condition=_find_bf16_condition(interp, enabled),

@@ -66,7 +66,7 @@ class AngleListener(Listener):
 
 def _locals_at(site: Site) -> Mapping[str, object]:
     """Return the variables of the running function at a location."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == site.path and frame.f_lineno == site.line:
             return frame.f_locals

@@ -98,7 +98,8 @@ class BackwardListener(Listener):
         self.regions.forget_entered()
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
-        loss = detach_tensor(roots[0]) if roots else None
+        # A tensor on the meta device has no value.
+        loss = detach_tensor(roots[0]) if roots and not roots[0].is_meta else None
         # A scaled loss has the dtype of the scale, which may differ from the dtype of the loss.
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)

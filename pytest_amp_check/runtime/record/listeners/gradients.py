@@ -90,6 +90,7 @@ class GradientListener(Listener):
         elif not tracked.is_scaled:
             return
         elif effect == "replace":
+            assert grad is not None
             self._record_replacement(tracked, site, grad, operand, names)
         elif effect != "fill" or not _is_scale_free(operand):
             self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
@@ -180,7 +181,7 @@ class GradientListener(Listener):
 
     def _is_running(self, codes: set[CodeType]) -> bool:
         """Return True if a function with one of these code objects is on the call stack."""
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
             if frame.f_code in codes:
                 return True
@@ -232,6 +233,8 @@ class GradientListener(Listener):
         keys = self.registry.owner_keys.get(id(param))
         if not keys or self.recording.backward_depth or value is param.grad:
             return  # ``p.grad *= x`` assigns the tensor that it changed in place
+        if not isinstance(value, torch.Tensor | None):
+            return  # torch refuses the value
         self.forget_storages()
         site = self.sites.current_site()
         for key in keys:
@@ -260,12 +263,12 @@ class GradientListener(Listener):
             self.forget_storages()
 
     def _record_replacement(
-        self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor | None, new: Any, names: dict[str, Any]
+        self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor, new: Any, names: dict[str, Any]
     ) -> None:
-        """Record the replacement of a scaled gradient."""
+        """Record the replacement of a scaled gradient by a tensor, or by a number as in ``grad.copy_(0.0)``."""
         key = tracked.tracked_object.key
         scale = self.registry.scale_for(tracked).value
-        if old is None or not isinstance(new, torch.Tensor):
+        if not isinstance(new, torch.Tensor):
             self.recording.emit(e.Handoff(site, objects=(key,)))
         elif scale != 1.0 and _is_divided(old, new, scale):
             self.recording.emit(e.GradDivide(site, owners=(key,), names=names))
@@ -312,11 +315,11 @@ class GradientListener(Listener):
                 tracked.has_zeroed_gradient = False
         elif tracked.gradient_marks and marks != tracked.gradient_marks:
             site = self.sites.current_site()
-            if not any(identity for identity, _ in marks) and all(p.grad is None for p in tracked.params):
+            if all(p.grad is None for p in tracked.params):
                 self._record_found_clear(tracked, site)
-            else:
+            elif any(identity and (identity, version) not in tracked.gradient_marks for identity, version in marks):
+                # Gradients that are only gone, as after ``del p.grad``, are no edit.
                 self._record_edit(tracked, site, "edit")
-                tracked.edit_site = site
         tracked.gradient_marks = marks
 
     def _record_found_clear(self, tracked: TrackedOptimizer, site: Site) -> None:

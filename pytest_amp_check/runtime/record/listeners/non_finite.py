@@ -22,7 +22,7 @@ from ..deferred_values import DeferredNumber, FoundInf, read_item
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
 from ..derivatives import Derivative, Derivatives
 from ..forwards import compiled_code_count
-from ..graph import dense_values
+from ..graph import dense_values, storage_pointer
 from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..sums import can_observe
@@ -66,8 +66,6 @@ class TapedBackward(NamedTuple):
     scale: float
     loss_value: float | None
     is_scaled: bool
-    #: The scale if it is on a device, else None.
-    device_scale: DeferredNumber | None = None
 
 
 class NonFiniteRecord(NamedTuple):
@@ -93,6 +91,7 @@ class PendingCheck(NamedTuple):
 
     transfer: DeviceTransfer
     backward: TapedBackward
+    scale: DeferredNumber
     calls: dict[int, TapedCall]
     step: int
     optimizer_refs: list[weakref.ref[torch.optim.Optimizer]]
@@ -102,8 +101,7 @@ class PendingCheck(NamedTuple):
     def known_backward(self) -> TapedBackward:
         """Wait for the device, and return the pass with loss and scale."""
         loss_value, *_ = self.transfer.wait_for_numbers()
-        scale = self.backward.device_scale if self.backward.is_scaled else None
-        return self.backward._replace(loss_value=loss_value, scale=1.0 if scale is None else scale.value)
+        return self.backward._replace(loss_value=loss_value, scale=self.scale.value)
 
 
 class PendingSkip(NamedTuple):
@@ -222,7 +220,7 @@ class NonFiniteListener(Listener):
         elif module not in self._statistics:
             statistics = self._statistics[module] = list(_iter_statistics(module))
             self._has_statistics |= bool(statistics)
-        return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe(3)))
+        return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe()))
 
     @listener_method
     def record_module_end(self, call: TapedCall | None, result: Any) -> None:
@@ -263,7 +261,7 @@ class NonFiniteListener(Listener):
         """Record the multiplication of a loss by the scale, while :class:`.LooseOps` is paused."""
         if self._loose_ops.may_report():
             factor = scale.to(device=loss.device, non_blocking=True)
-            call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe(1)))
+            call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe()))
             self._tape.end_call(call, result)
 
     # Backward passes.
@@ -343,11 +341,10 @@ class NonFiniteListener(Listener):
         if sampled and all(_is_on_gpu(gradient) for gradient in sampled):
             norms = torch._foreach_norm([gradient.detach() for gradient in sampled])
             totals.append(torch.stack([norm.float() for norm in norms]).sum())
-        last = last._replace(device_scale=running.scale)
         calls, step = dict(self._tape.calls), self.recording.steps.total
         optimizer_refs = [weakref.ref(each) for each in optimizers]
         transfer, hidden = DeviceTransfer(torch.stack(totals)), self._overflows.take_found()
-        self._last_check = PendingCheck(transfer, last, calls, step, optimizer_refs, hidden)
+        self._last_check = PendingCheck(transfer, last, running.scale, calls, step, optimizer_refs, hidden)
         self._pending_checks.append(self._last_check)
 
     def _finish_checks(self, before_step: int | None) -> None:
@@ -643,16 +640,16 @@ class NonFiniteListener(Listener):
         self._known_results += [
             reference
             for reference in results
-            if (tensor := reference()) is not None and tensor.is_floating_point() and not _is_finite(tensor)
+            if (tensor := reference()) is not None
+            and tensor.is_floating_point()
+            and tensor.layout is torch.strided
+            and not _is_finite(tensor)
         ]
 
     def _is_known_result(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor is a result of a step whose non-finite value is explained, or a view of one."""
         known = (reference() for reference in self._known_results)
-        return any(
-            each is tensor or (each is not None and each.data_ptr() == tensor.data_ptr() and each.numel() > 0)
-            for each in known
-        )
+        return any(each is not None and storage_pointer(each) == storage_pointer(tensor) for each in known)
 
     def _construction_site(self, optimizers: Sequence[torch.optim.Optimizer]) -> Site | None:
         """Return the location at which the first of some optimizers got its learning rate, or None."""

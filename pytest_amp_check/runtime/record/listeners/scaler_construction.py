@@ -44,7 +44,6 @@ class ScalerConstructionListener(Listener):
                 None,
                 callable=name,
                 arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
-                excess=max(0, len(args) - len(entry.parameters)),
                 names={"call": SiteText(site)},
             )
         )

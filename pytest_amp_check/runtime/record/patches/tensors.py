@@ -306,7 +306,8 @@ def _notify_new_storage(recorder: Recorder, tensor: Any, source: Any = None, *ar
 
 def _patch_data(original: Any) -> Any:
     def set_data(self: Any, value: Any) -> None:
-        recorders: tuple[Recorder, ...] = THREAD.active_recorders
+        # torch refuses other values.
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders if isinstance(value, torch.Tensor) else ()
         # ``vector_to_parameters`` assigns new values. Other code of torch moves or casts the values of parameters.
         if recorders and (not is_called_by_torch() or sys._getframe(1).f_code is _VECTOR_CODE):
             for recorder in recorders:
