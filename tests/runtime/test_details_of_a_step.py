@@ -620,3 +620,24 @@ def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> N
     # The same batch, and a rate of zero: no two norms that could show a clip.
     setup = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
     assert seen(tmp_path, setup=setup, after=f"[grad.mul_(0.5) for grad in {GRADS}]").findings == []
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"tree_map(lambda grad: grad.clamp_(-1, 1), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: torch.clamp_(grad, -1, 1), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: torch._foreach_clamp_max_([grad], 1.0), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: grad.set_({CLAMPED}), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: setattr(grad, 'data', {CLAMPED}), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda p: setattr(p, 'grad', {CLAMPED}), [model.weight])", "edit@scaled"),
+        (f"tree_map(lambda grad: grad.div_(scaler.get_scale()), {GRADS})", "step@divided"),
+        ("tree_map(lambda p: sizes.append(p.grad.max().item()), [model.weight])", "read@scaled"),
+        (f"tree_map(lambda grad: sizes.append(float(grad.norm())), [{WEIGHT}])", "read@scaled"),
+        (f"tree_map(lambda p: {CLIP}(p, 1.0), [model.weight])", "clip@scaled"),
+        (f"tree_map(lambda each: scaler.unscale_(each), [optimizer]); {WEIGHT}.clamp_(-1, 1)", None),
+    ],
+)
+def test_statements_in_a_function_that_torch_calls(after: str, label: str | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="from torch.utils._pytree import tree_map", after=after)
+    assert [each[:2] for each in run.findings] == ([] if label is None else [(label, AFTER)])

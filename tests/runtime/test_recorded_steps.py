@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp_check import record
+from pytest_amp_check import Run, record
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -470,3 +470,68 @@ def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
     assert run.failure is None
     (message,) = [finding.message for finding in run.findings if finding.code == "AMP403"]
     assert message.startswith("`kept['mean'].update_parameters` runs although the step of `optimizer` was skipped")
+
+
+def scaled_steps(factors: list[float]) -> Run:
+    """Record steps with a scale that begins at 16 and doubles in each applied step."""
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    with record() as run:
+        for factor in factors:
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None
+    return run
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("factors", "history", "bounds", "skipped", "longest"),
+    [
+        ([1.0], [(0, 16.0), (0, 32.0)], (16.0, 32.0), 0, 0),
+        ([INF], [(0, 16.0), (0, 8.0)], (8.0, 16.0), 1, 1),
+        ([INF, 1.0, 1.0], [(0, 16.0), (0, 8.0), (1, 16.0), (2, 32.0)], (8.0, 32.0), 1, 1),
+        ([1.0, INF, INF, INF], [(0, 16.0), (0, 32.0), (1, 16.0), (2, 8.0), (3, 4.0)], (4.0, 32.0), 3, 3),
+        ([INF, INF, 1.0, INF], [(0, 16.0), (0, 8.0), (1, 4.0), (2, 8.0), (3, 4.0)], (4.0, 16.0), 3, 2),
+    ],
+)
+def test_the_history_and_the_bounds_of_a_scale(
+    factors: list[float], history: list[tuple[int, float]], bounds: tuple[float, float], skipped: int, longest: int
+) -> None:
+    run, (lowest, highest) = scaled_steps(factors), bounds
+    assert run.scale_history == history
+    run.assert_scale(minimum=lowest, maximum=highest, max_skipped=skipped, recovers_within=longest)
+    with pytest.raises(AssertionError, match=rf"{lowest:g} \(2\^\d+\), below"):
+        run.assert_scale(minimum=lowest + 1.0)
+    with pytest.raises(AssertionError, match=f"the scale rose to {highest:g} "):
+        run.assert_scale(maximum=highest - 1.0)
+    if longest:
+        with pytest.raises(AssertionError, match=f"{longest} steps? in a row"):
+            run.assert_scale(recovers_within=longest - 1)
+
+
+class Ahead(torch.optim.Optimizer):
+    """An optimizer around another one, as of a lookahead."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step()
+
+
+def test_an_optimizer_that_steps_another_one_makes_one_step() -> None:
+    model = layer(3.0)
+    optimizer = Ahead(sgd(model))
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(ONE).sum().backward()
+            optimizer.step()
+    assert (run.failure, run.findings) == (None, [])
+    assert [step.loss for step in run.steps] == [3.0, 3.0]

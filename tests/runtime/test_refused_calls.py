@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import unittest
+import warnings
 from typing import Any
 
 import pytest
@@ -95,3 +96,40 @@ def test_a_second_unscale_that_a_unittest_expects_to_be_refused(is_matched: bool
         training.scaler.step(training.optimizer)
         training.scaler.update()
     assert codes(run) == []
+
+
+@pytest.mark.parametrize(
+    ("construct", "label"),
+    [
+        (lambda: torch.autocast("cpu", torch.float32), "autocast:unsupported-dtype"),
+        (lambda: torch.autocast("cpu", dtype=torch.float32), "autocast:unsupported-dtype"),
+        (lambda: torch.autocast(device_type="cpu", dtype=torch.float32), "autocast:unsupported-dtype"),
+        (lambda: torch.autocast("cpu", dtype=any_value("bfloat16")), "autocast:string-dtype"),
+        (lambda: torch.autocast("cpu", dtype=any_value(True)), "autocast:bool-dtype"),
+        (lambda: torch.autocast("cpu:0", dtype=torch.bfloat16), "autocast:indexed-device"),
+        (lambda: torch.autocast(device_type="cpu:0", dtype=torch.bfloat16), "autocast:indexed-device"),
+        (lambda: torch.autocast("CPU", dtype=torch.bfloat16), "autocast:unknown-device"),
+        (lambda: torch.autocast(any_value(torch.device("cpu")), dtype=torch.bfloat16), "autocast:device-object"),
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=any_value(1)), "autocast:not-a-bool"),
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=any_value(1)), "autocast:not-a-bool"),
+        (lambda: any_value(torch.autocast)("cpu", dtype=torch.bfloat16, on=True), "autocast:unknown-argument"),
+        (lambda: any_value(torch.autocast)(dtype=torch.bfloat16), "autocast:no-device"),
+        (lambda: any_value(torch.autocast)("cpu", torch.bfloat16, True, True, 1), "autocast:too-many"),
+        (lambda: torch.autocast("cpu", torch.bfloat16, True, False), None),
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=True, cache_enabled=False), None),
+        (lambda: torch.autocast(device_type="cuda", dtype=torch.float16, enabled=False), None),
+        (lambda: torch.autocast("cpu"), None),
+    ],
+)
+def test_the_arguments_of_autocast_are_checked_at_its_construction(construct: Any, label: str | None) -> None:
+    with record() as run, contextlib.suppress(RuntimeError, TypeError, ValueError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        construct()
+    assert run.failure is None
+    line = construct.__code__.co_firstlineno
+    assert [(finding.label, finding.line) for finding in run.findings] == [(label, line)] * (label is not None)
+
+
+def any_value(value: Any) -> Any:
+    """Return a value that a type checker accepts everywhere."""
+    return value

@@ -241,6 +241,8 @@ scaler.scale(loss_of(*batches[0])).backward()
     [
         ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "`nn.utils.clip_grad_norm_` "),
         ("clip(parameters=model.parameters(), max_norm=1.0)", "`clip` "),
+        ("(clip\n    (model.parameters(), 1.0))", "`clip` "),
+        ("[clip][0](\n    model.parameters(),\n    1.0,\n)", "`[clip][0]` "),
     ],
 )
 def test_a_clip_before_unscale_is_named(call: str, said: str, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Tape:
         self.pass_count = 0
         self._slots_by_id: _PATHS = {}
         self._counted_attributes: weakref.WeakKeyDictionary[
-            nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]]
+            nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]] | None
         ] = weakref.WeakKeyDictionary()
         self._prune_size = MANY
 
@@ -244,7 +244,8 @@ class Tape:
                 names = tuple(n for n, v in space.items() if type(v) in _PLAIN and n != "training")
                 if names and not type(each).__module__.startswith("torch."):
                     cached.append((weakref.ref(each), names, len(space)))
-            self._counted_attributes[module] = cached
+            # The first call may create attributes, so the second call lists them again.
+            self._counted_attributes[module] = cached if module in self._counted_attributes else None
         values = []
         for reference, names, _ in cached:
             submodule = reference()
