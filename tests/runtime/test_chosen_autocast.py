@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,26 @@ def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, li
         assert finding.message.startswith(
             "`Recomputed` enters autocast of bfloat16 in the backward pass, but the forward pass ran in float16"
         )
+
+
+@pytest.mark.parametrize(
+    ("region", "is_chosen"),
+    [
+        ("torch.autocast('cpu', enabled=mixed)", True),
+        ("torch.autocast('cpu', torch.bfloat16, mixed)", True),
+        ("torch.autocast(device_type='cpu', dtype=torch.bfloat16, enabled=mixed)", True),
+        ("torch.cpu.amp.autocast(mixed)", True),
+        ("torch.autocast('cpu', enabled=not mixed)", False),
+        ("torch.autocast('cpu')", False),
+    ],
+)
+def test_any_file_that_has_turned_a_region_off_by_a_variable_decides(
+    region: str, is_chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"import torch\n\nmixed = False\nuse_autocast = mixed\nregion = {region}\n"
+    (tmp_path / "regions_elsewhere.py").write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = codes(tmp_path, monkeypatch, more="import regions_elsewhere")
+    del sys.modules["regions_elsewhere"]
+    assert [code for code in found if code != "AMP701"] == ([] if is_chosen else ["AMP110"])

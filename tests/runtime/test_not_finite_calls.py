@@ -9,12 +9,14 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -475,3 +477,37 @@ def test_arguments_and_results_that_contain_themselves(form: str) -> None:
         (made.mean() * 0.0).log().backward()  # itself
         optimizer.step()
     assert only(run).line == line_of("itself")
+
+
+LIBRARY = """\
+def logarithm(x):
+    return x.log()
+
+
+def outer(x):
+    return logarithm(x)
+"""
+
+
+@pytest.mark.parametrize("form", ["direct call", "call by the library", "call by torch"])
+def test_an_op_in_a_library_is_reported_where_the_program_calls_the_library(form: str, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "losses"
+    folder.mkdir(parents=True)
+    (folder / "logs.py").write_text(LIBRARY, encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(LIBRARY, str(folder / "logs.py"), "exec"), names)  # noqa: S102 - a library of our own making
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        made = model(torch.randn(4, 8)).square().mean() * 0.0
+        if form == "direct call":
+            loss = names["logarithm"](made)  # direct call
+        elif form == "call by the library":
+            loss = names["outer"](made)  # call by the library
+        else:
+            loss = tree_map(names["logarithm"], [made])[0]  # call by torch
+        loss.backward()
+        optimizer.step()
+    finding = only(run)
+    assert (finding.filename, finding.line) == (__file__, line_of(form))

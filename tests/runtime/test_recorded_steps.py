@@ -472,10 +472,10 @@ def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
     assert message.startswith("`kept['mean'].update_parameters` runs although the step of `optimizer` was skipped")
 
 
-def scaled_steps(factors: list[float]) -> Run:
-    """Record steps with a scale that begins at 16 and doubles in each applied step."""
+def scaled_steps(factors: list[float], init_scale: float = 16.0) -> Run:
+    """Record steps with a scale that doubles in each applied step."""
     model = layer(1.0)
-    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=1)
     with record() as run:
         for factor in factors:
             optimizer.zero_grad()
@@ -535,3 +535,21 @@ def test_an_optimizer_that_steps_another_one_makes_one_step() -> None:
             optimizer.step()
     assert (run.failure, run.findings) == (None, [])
     assert [step.loss for step in run.steps] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("init_scale", "skips", "label"),
+    [
+        # The first scale may be too large by any factor: from 2 ** 24, it may fall to 1.
+        (2.0**24, 20, None),
+        (2.0**24, 24, None),
+        (2.0**24, 25, "scale:below-one"),
+        (2.0**16, 16, None),
+        (2.0**16, 17, "scale:below-one"),
+        (2.0**4, 4, None),
+        (2.0**4, 5, "scale:below-one"),
+    ],
+)
+def test_a_scale_may_fall_from_its_first_value_to_one(init_scale: float, skips: int, label: str | None) -> None:
+    run = scaled_steps([INF] * skips, init_scale)
+    assert [each.label for each in run.findings if each.code == "AMP801"] == [label] * (label is not None)

@@ -224,6 +224,9 @@ with region:
     [
         ("scaler.step(optimizer=optimizer)", "scaler.step(optimizer)"),
         ("held['scaler'].step(held['optimizer'])", "held['scaler'].step(held['optimizer'])"),
+        # An argument without a text has its usual name.
+        ("scaler.step(**{'optimizer': optimizer})", "scaler.step(optimizer)"),
+        ("scaler.step(**{'optimizer': held['optimizer']})", "scaler.step(optimizer)"),
     ],
 )
 def test_a_step_without_an_update_is_named(call: str, said: str, tmp_path: Path) -> None:
