@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from agreement import recorded
+from agreement import check_script, recorded
 
 torch = pytest.importorskip("torch")
 
@@ -195,3 +195,36 @@ def test_any_file_that_has_turned_a_region_off_by_a_variable_decides(
         found = codes(tmp_path, monkeypatch, more="import regions_elsewhere")
     del sys.modules["regions_elsewhere"]
     assert [code for code in found if code != "AMP701"] == ([] if is_chosen else ["AMP110"])
+
+
+NESTED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+torch.manual_seed(0)
+first, second = Net(nn.Linear(8, 8)), Net(Net(nn.Sequential(nn.Linear(8, 1))))
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for _ in range(3):
+    optimizer.zero_grad()
+    hidden = first(torch.ones(4, 8))
+    made = second(hidden)  # AMP110
+    scaler.scale(made.square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def test_the_call_of_the_program_that_made_the_float32_of_a_loss_is_named(tmp_path: Path) -> None:
+    message = check_script(NESTED, tmp_path)
+    assert "run `second` and the loss in" in message

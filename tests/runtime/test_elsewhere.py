@@ -160,6 +160,20 @@ def run_in_float32() -> None:
         LAYER(X)
 
 
+def run_after_region() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.ones(1)
+    LAYER(X)
+
+
+def run_half() -> None:
+    LAYER.__class__(8, 2, dtype=torch.bfloat16)(X.bfloat16())
+
+
+def run_activation() -> None:
+    nn.ReLU()(X)
+
+
 def in_thread(work: Callable[[], None]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
@@ -176,6 +190,11 @@ def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
     assert codes_of_thread(run_layer) == ["AMP606"]
     assert codes_of_thread(run_in_region) == []
     assert codes_of_thread(run_in_float32) == []
+    # The thread itself decides where it runs in autocast.
+    assert codes_of_thread(run_after_region) == []
+    # Autocast would change nothing.
+    assert codes_of_thread(run_half) == []
+    assert codes_of_thread(run_activation) == []
     assert codes_of_thread(lambda: None) == []
     assert codes_of_thread(run_layer, enabled=False) == []
 
@@ -203,6 +222,23 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
             pool.submit(run_layer).result()
         pool.submit(run_layer).result()
     assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
+def test_work_that_begins_after_its_region_has_no_hook() -> None:
+    may_run = threading.Event()
+
+    def count_hooks() -> int:
+        return len(torch.nn.modules.module._global_forward_pre_hooks)
+
+    before = count_hooks()
+    with record() as run, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(may_run.wait, 60)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            second = pool.submit(count_hooks)
+        may_run.set()
+        assert first.result()
+        assert second.result() == before
+    assert (run.failure, run.findings) == (None, [])
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -345,3 +381,27 @@ def test_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: p
         importlib.import_module(name).ShardedGradScaler("cpu", init_scale=-1.0)
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["scaler:zero-scale"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_class_of_scalers_that_is_imported_while_a_run_is_recorded_is_patched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "torch.distributed.fsdp.sharded_grad_scaler"
+    monkeypatch.setattr(name, sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    optimizer = torch.optim.SGD(LAYER.parameters(), lr=0.0)
+    with record() as run:
+        imported = importlib.import_module(name).ShardedGradScaler
+        for _ in range(2):
+            scaler = imported("cpu", init_scale=256.0)
+            for _ in range(2):
+                optimizer.zero_grad()
+                scaler.scale(LAYER(X).square().mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer = torch.optim.SGD(LAYER.parameters(), lr=0.0)
+    assert run.failure is None
+    assert [(step.index, step.scale_before) for step in run.steps] == [(i, 256.0) for i in range(4)]
+    assert run.steps_total == 4
+    assert imported.step.__code__.co_name == "step"
