@@ -81,6 +81,31 @@ def test_shards_are_known_whatever_their_parameters_look_like(*, original: bool)
 
 
 @pytest.mark.usefixtures("two_ranks")
+@pytest.mark.skipif(not hasattr(nn.utils, "get_total_norm"), reason="torch 2.4 has consumed the generator before")
+@pytest.mark.parametrize(
+    ("clip", "remedy"),
+    [
+        (lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.1), "`net.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(max_norm=0.5, parameters=net.parameters()), "`net.clip_grad_norm_(0.5)`"),
+        # Other expressions name no module.
+        (lambda net: nn.utils.clip_grad_norm_([*net.parameters()], 0.1), "`model.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(iter(net.parameters()), 0.1), "`model.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(dict(net.named_parameters()).values(), 1), "`model.clip_grad_norm_(1)`"),
+    ],
+)
+def test_the_clip_of_all_shards_is_named(clip: Callable[[Any], object], remedy: str) -> None:
+    model = shard()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        model(torch.randn(4, 8)).square().mean().backward()
+        clip(model)
+        optimizer.step()
+    (finding,) = run.findings
+    assert finding.code == "AMP603"
+    assert f"write {remedy}" in finding.message
+
+
+@pytest.mark.usefixtures("two_ranks")
 @pytest.mark.filterwarnings("ignore:.*NO_SHARD:FutureWarning")
 @pytest.mark.parametrize("original", [False, True])
 def test_what_is_not_sharded_is_left_alone(*, original: bool) -> None:

@@ -17,6 +17,8 @@ from pytest_amp_check import Run, record
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
+raises = pytest.raises
+
 
 class Training:
     """A model with scaled gradients, its optimizer and its scaler."""
@@ -59,6 +61,22 @@ def test_a_second_unscale_that_is_refused_and_passed_over() -> None:
         training.scaler.step(training.optimizer)
         training.scaler.update()
     assert codes(run) == ["AMP209"]
+
+
+def test_a_second_unscale_that_is_expected_by_other_forms_of_the_same_context() -> None:
+    for is_named in (False, True):
+        with record() as run:
+            training = Training()
+            training.scaler.unscale_(training.optimizer)
+            if is_named:
+                with raises(RuntimeError, match="already been called"):
+                    training.scaler.unscale_(training.optimizer)
+            else:
+                with contextlib.nullcontext(), pytest.raises(RuntimeError, match="already been called"):
+                    training.scaler.unscale_(training.optimizer)
+            training.scaler.step(training.optimizer)
+            training.scaler.update()
+        assert codes(run) == []
 
 
 def test_a_second_step_that_a_test_expects_to_be_refused() -> None:
