@@ -553,3 +553,46 @@ def test_an_optimizer_that_steps_another_one_makes_one_step() -> None:
 def test_a_scale_may_fall_from_its_first_value_to_one(init_scale: float, skips: int, label: str | None) -> None:
     run = scaled_steps([INF] * skips, init_scale)
     assert [each.label for each in run.findings if each.code == "AMP801"] == [label] * (label is not None)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["made before the recording", "made while it is recorded"])
+def test_with_norms_a_step_past_the_scaler_has_the_norm_of_unscaled_gradients(*, is_early: bool) -> None:
+    model, scaler = layer(1.0), torch.amp.GradScaler("cpu", init_scale=16.0)
+    optimizer = sgd(model)
+    with record(norms=True) as run:
+        optimizer = optimizer if is_early else sgd(model)
+        scaler.scale(model(ONE).sum() * 3.0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        (model(ONE).sum() * 5.0).backward()
+        optimizer.step()
+    assert run.failure is None
+    assert [step.grad_norm for step in run.steps] == [pytest.approx(3.0), pytest.approx(5.0)]
+    assert [step.loss for step in run.steps] == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("of_first", [True, False])
+def test_the_scaler_of_the_loss_of_an_optimizer_is_named(*, of_first: bool) -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    large, small = torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=4.0)
+    with record() as run:
+        for turn in range(2):
+            one.zero_grad()
+            two.zero_grad()
+            large.scale(first(ONE).sum()).backward()
+            small.scale(second(ONE).sum()).backward()
+            if turn == 1 and of_first:
+                one.step()
+            else:
+                large.step(one)
+            if turn == 1 and not of_first:
+                two.step()
+            else:
+                small.step(two)
+            for scaler, has_stepped in ((large, not of_first), (small, of_first)):
+                if turn == 0 or has_stepped:
+                    scaler.update()
+    assert run.failure is None
+    (message,) = [finding.message for finding in run.findings if finding.code == "AMP204"]
+    assert ("write `large.step(one)`" if of_first else "write `small.step(two)`") in message

@@ -137,3 +137,21 @@ def test_the_last_of_two_optimizers_of_the_same_parameters_still_holds_them() ->
         scaler.update()
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["clip@scaled"]
+
+
+def test_a_clear_of_an_optimizer_hides_no_edit_of_one_that_took_the_number_of_its_twin() -> None:
+    shared, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        freed, kept = (torch.optim.SGD(shared.parameters(), lr=0.1) for _ in range(2))
+        del freed
+        gc.collect()
+        second = torch.optim.SGD(other.parameters(), lr=0.1)
+        scaler.scale(shared(torch.ones(1, 2)).sum() + other(torch.ones(1, 2)).sum()).backward()
+        assert other.weight.grad is not None
+        torch.clamp(other.weight.grad, -1, 1, out=other.weight.grad)
+        kept.zero_grad()
+        scaler.step(second)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["edit@scaled"]
