@@ -278,15 +278,15 @@ def _is_integer_tensor(value: object) -> bool:
 
 def _how_rounded(node: ast.AST) -> str:
     """Return "cast" for a conversion of a tensor, "angles" for a matrix product, else ""."""
-    if isinstance(node, ast.BinOp):
-        return "angles" if isinstance(node.op, ast.MatMult) else ""
-    function = node.func if isinstance(node, ast.Call) else None
-    name = (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-    if name in ("to", "half", "bfloat16", "type", "type_as"):
-        return "cast"
-    return "angles" if name in ("matmul", "mm", "bmm", "einsum", "outer") else ""
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return "angles"
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            if name in ("to", "half", "bfloat16", "type", "type_as"):
+                return "cast"
+            if name in ("matmul", "mm", "bmm", "einsum", "outer"):
+                return "angles"
+    return ""
 
 
 def is_in_try(site: Site) -> bool:
