@@ -167,6 +167,9 @@ HALF = torch.float16
         ([1.0] * 4, [average_to(0.0, 2.0**-7, times=2.0)] * 3, []),
         ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 3, ["sum:average"]),
         ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 2, []),
+        # Factors of more than a hundredth.
+        ([1.9] * 4, [average_to(0.02, 0.01)] * 3, ["sum:average"]),
+        ([1.9] * 4, [average_to(0.02, 0.011)] * 3, []),
     ],
 )
 def test_the_steps_of_an_average(start: list[float], steps: list[Step], expected: list[str]) -> None:
