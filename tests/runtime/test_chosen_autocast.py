@@ -62,6 +62,8 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: str = "", be
 #: Code without a decision about autocast: its caller enters autocast.
 PLAIN = (
     "",
+    "region = torch.autocast('cpu')",
+    "region = torch.autocast('cpu', enabled=True)",
     "def never():\n    with torch.autocast('cpu'):\n        pass",
     "def never():\n    with torch.autocast('cpu', enabled=True):\n        pass",
     "class Never:\n    @torch.autocast('cpu')\n    def forward(self):\n        pass",
