@@ -76,6 +76,7 @@ CHOOSING = (
     "use_autocast = False",
     "def never(autocast=None):\n    pass",
     "model.autocast = False",
+    "def never(state):\n    return state.autocast.get()",
     "def never(flag):\n    with torch.autocast('cpu', enabled=flag):\n        pass",
     "def never(flag):\n    if flag:\n        with torch.autocast('cpu'):\n            pass",
     "def never(flag):\n    return torch.autocast('cpu') if flag else None",

@@ -148,6 +148,41 @@ def test_the_arguments_of_autocast_are_checked_at_its_construction(construct: An
     assert [(finding.label, finding.line) for finding in run.findings] == [(label, line)] * (label is not None)
 
 
+class OwnScaler(torch.amp.GradScaler):
+    """A scaler of the program."""
+
+
+@pytest.mark.parametrize(
+    ("construct", "label"),
+    [
+        (lambda: torch.amp.GradScaler("cpu", init_scale=-1.0), "scaler:zero-scale"),
+        (lambda: torch.amp.GradScaler("cpu", 0.0), "scaler:zero-scale"),
+        (lambda: torch.cpu.amp.GradScaler(0.0), "scaler:zero-scale"),
+        (lambda: OwnScaler("cpu", 0.0), "scaler:zero-scale"),
+        (lambda: torch.amp.GradScaler("cpu", any_value(True)), "scaler:bool-as-scale"),
+        (lambda: torch.amp.GradScaler("cpu", any_value("cpu")), "scaler:device-as-scale"),
+        (lambda: torch.amp.GradScaler("cpu", any_value(torch.device("cpu"))), "scaler:device-as-scale"),
+        (lambda: torch.amp.GradScaler(any_value(2.0**10)), "scaler:number-as-device"),
+        (lambda: torch.amp.GradScaler("cpu", enabled=any_value(torch.bfloat16)), "scaler:wrong-dtype"),
+        (lambda: torch.amp.GradScaler("cpu", growth_factor=0.5, backoff_factor=2.0), "scaler:factors-swapped"),
+        (lambda: torch.amp.GradScaler("cpu", 2.0**8, 0.5), "scaler:growth-factor"),
+        (lambda: torch.amp.GradScaler("cpu", backoff_factor=0.0), "scaler:zero-backoff"),
+        (lambda: torch.amp.GradScaler("cpu", init_scale=-1.0, enabled=False), None),
+        (lambda: torch.amp.GradScaler("cpu", any_value(torch.tensor(8.0))), None),
+        (lambda: torch.amp.GradScaler("cpu", 2.0**8, 2.0, 0.5), None),
+        (lambda: torch.amp.GradScaler("cpu"), None),
+    ],
+)
+def test_the_arguments_of_a_scaler_are_checked_at_its_construction(construct: Any, label: str | None) -> None:
+    with record() as run, contextlib.suppress(AssertionError, TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        construct()
+    assert run.failure is None
+    line = construct.__code__.co_firstlineno
+    found = [(finding.label, finding.line) for finding in run.findings if finding.code == "AMP216"]
+    assert found == [(label, line)] * (label is not None)
+
+
 def any_value(value: Any) -> Any:
     """Return a value that a type checker accepts everywhere."""
     return value

@@ -46,6 +46,9 @@ def found(body: str, path: Path, code: str) -> Finding:
         ("(loss.backward(\n    retain_graph=True,\n))", "loss"),
         ("held['loss'].backward()", "held['loss']"),
         ("loss_of(x, y).backward()", "loss_of(x, y)"),
+        # Letters of several bytes before and in the call.
+        ("'größe' and held['loss'].backward()", "held['loss']"),
+        ("[loss, 'größe'][0].backward()", "[loss, 'größe'][0]"),
         ("torch.autograd.backward(loss)", "loss"),
         ("torch.autograd.backward([loss])", "loss"),
         ("torch.autograd.backward(tensors=loss)", "loss"),
