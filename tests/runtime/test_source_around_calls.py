@@ -284,6 +284,23 @@ for turn in range(3):
         ("", "pass", "for i in range(2):\n        if i == 0: BACKWARD\n        else: CLEAR", False),
         ("", "pass", "for i in range(2):\n        if i == 1: CLEAR\n        else: BACKWARD", False),
         ("", "pass", "if turn >= 0: BACKWARD\n    CLEAR", True),
+        # So are cases.
+        ("", "pass", "BACKWARD\n    match turn:\n        case 9: pass\n        case _: CLEAR", False),
+        ("", "pass", "BACKWARD\n    match turn:\n        case 0 | 1 | 2: CLEAR", False),
+        (
+            "",
+            "pass",
+            "match turn:\n        case 9: pass\n        case _:\n            BACKWARD\n            CLEAR",
+            True,
+        ),
+        (
+            "",
+            "pass",
+            "for i in range(2):\n        match i:\n            case 0: BACKWARD\n            case 1: CLEAR",
+            False,
+        ),
+        ("", "pass", "BACKWARD\n    match turn % 1:\n        case 0: CLEAR", True),
+        ("KIND = 'a'", "pass", "BACKWARD\n    match KIND:\n        case 'a': CLEAR", True),
         # Error handlers are conditions, too.
         ("", "pass", "BACKWARD\n    try: 1 / 0\n    except ArithmeticError: CLEAR", False),
         ("", "pass", "try: 1 / 0\n    except ArithmeticError:\n        BACKWARD\n        CLEAR", True),
@@ -352,6 +369,10 @@ IS_LAST = "(i + 1) % 4 == 0"
         # Counters.
         ("seen = 0", "BACKWARD\n    seen += 1\n    if seen in (4, 8, 12, 16): step()", True),
         ("seen = 0", "BACKWARD\n    seen = seen + 1\n    if seen in (4, 8, 12, 16): step()", False),
+        # Cases.
+        ("", "BACKWARD\n    match i:\n        case 3 | 7 | 11 | 15: step()", False),
+        ("", "BACKWARD\n    match (i + 1) % 4:\n        case 0: step()", True),
+        ("", f"match i:\n        case _:\n            BACKWARD\n            if {IS_LAST}: step()", True),
         # Conditions that never change, or that the backward has as well.
         ("ON = True", f"BACKWARD\n    if ON:\n        if {IS_LAST}: step()", True),
         ("ON = bool(1)", f"BACKWARD\n    if ON:\n        if {IS_LAST}: step()", False),

@@ -314,7 +314,7 @@ def is_conditional(site: Site) -> bool:
 
 
 def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
-    """Return the conditions and error handlers around a location, in all calls that lead to the location.
+    """Return the conditions, cases and error handlers around a location, in all calls that lead to the location.
 
     Each entry is (file, line, True for the else branch). Two kinds of conditions are ignored: conditions on a
     remainder, which mark the end of a window, and conditions on a setting that the file assigns only once, which never
@@ -325,25 +325,43 @@ def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
         for node in _enclosing_statements(frame):
             if isinstance(node, ast.ExceptHandler):
                 conditions.add((frame.path, node.lineno, False))
-            elif (
-                isinstance(node, ast.If)
-                and not _compares_remainder(node.test)
-                and not _is_constant_condition(node.test, frame.path)
-            ):
-                conditions.add((frame.path, node.lineno, frame.line > _last_line(node.body[-1])))
+        for branch in _iter_branches(frame):
+            if not branch.ends_window and not _is_constant_condition(branch.tested, frame.path):
+                conditions.add((frame.path, branch.line, branch.is_else))
     return frozenset(conditions)
+
+
+class _Branch(NamedTuple):
+    """A branch of an ``if`` or ``match`` statement: the tested expression, and the line of the condition.
+
+    ``ends_window``: the condition only tests a remainder, as at the end of an accumulation window.
+    """
+
+    tested: ast.expr
+    line: int
+    is_else: bool
+    ends_window: bool
+
+
+def _iter_branches(frame: Site) -> Iterator[_Branch]:
+    """Yield the branches around a location, within the enclosing function."""
+    for node in _enclosing_statements(frame):
+        if isinstance(node, ast.If):
+            is_else = frame.line > _last_line(node.body[-1])
+            yield _Branch(node.test, node.lineno, is_else, _compares_remainder(node.test))
+        elif isinstance(node, ast.Match):
+            case = next(case for case in node.cases if _covers_body(case, frame.line))
+            yield _Branch(node.subject, case.pattern.lineno, False, _has_remainder(node.subject))
 
 
 def is_chosen(site: Site, backward: Site) -> bool:
     """Return True if a step has a condition that its backward does not have, other than a count of micro-batches."""
     backward_conditions = enclosing_conditions(backward)
     return any(
-        (frame.path, node.lineno, frame.line > _last_line(node.body[-1])) not in backward_conditions
+        (frame.path, branch.line, branch.is_else) not in backward_conditions
         for frame in site.list_frames()
-        for node in _enclosing_statements(frame)
-        if isinstance(node, ast.If)
-        and not _is_constant_condition(node.test, frame.path)
-        and not _is_of_count(node.test, frame.path)
+        for branch in _iter_branches(frame)
+        if not _is_constant_condition(branch.tested, frame.path) and not _is_of_count(branch.tested, frame.path)
     )
 
 
@@ -552,6 +570,11 @@ def _covers(node: ast.stmt | ast.expr | ast.ExceptHandler, line: int) -> bool:
     return node.lineno <= line <= _last_line(node)
 
 
+def _covers_body(case: ast.match_case, line: int) -> bool:
+    """Return True if the body of a case has code in a line."""
+    return any(_covers(statement, line) for statement in case.body)
+
+
 def _enclosing_function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     tree = _parse_module(site.path)
     functions = [
@@ -574,7 +597,7 @@ def _enclosing_statements(site: Site) -> Iterator[ast.AST]:
             for child in [child for case in children for child in case.body] if name == "cases" else children:
                 if isinstance(child, (ast.stmt, ast.ExceptHandler)) and _covers(child, site.line):
                     inner = child
-                    if name == "body" or isinstance(node, ast.If):
+                    if name in ("body", "cases") or isinstance(node, ast.If):
                         statements.append(node)
         if inner is None:
             break
