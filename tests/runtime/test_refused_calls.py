@@ -157,7 +157,7 @@ class OwnScaler(torch.amp.GradScaler):
     [
         (lambda: torch.amp.GradScaler("cpu", init_scale=-1.0), "scaler:zero-scale"),
         (lambda: torch.amp.GradScaler("cpu", 0.0), "scaler:zero-scale"),
-        (lambda: torch.cpu.amp.GradScaler(0.0), "scaler:zero-scale"),
+        (lambda: any_value(torch.cpu.amp).GradScaler(0.0), "scaler:zero-scale"),
         (lambda: OwnScaler("cpu", 0.0), "scaler:zero-scale"),
         (lambda: torch.amp.GradScaler("cpu", any_value(True)), "scaler:bool-as-scale"),
         (lambda: torch.amp.GradScaler("cpu", any_value("cpu")), "scaler:device-as-scale"),
