@@ -325,8 +325,9 @@ def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
         for node in _enclosing_statements(frame):
             if isinstance(node, ast.ExceptHandler):
                 conditions.add((frame.path, node.lineno, False))
-        for branch in _iter_branches(frame):
-            if not branch.ends_window and not _is_constant_condition(branch.tested, frame.path):
+                continue
+            branch = _find_branch(node, frame.line)
+            if branch is not None and not (branch.ends_window or _is_constant_condition(branch.tested, frame.path)):
                 conditions.add((frame.path, branch.line, branch.is_else))
     return frozenset(conditions)
 
@@ -343,15 +344,14 @@ class _Branch(NamedTuple):
     ends_window: bool
 
 
-def _iter_branches(frame: Site) -> Iterator[_Branch]:
-    """Yield the branches around a location, within the enclosing function."""
-    for node in _enclosing_statements(frame):
-        if isinstance(node, ast.If):
-            is_else = frame.line > _last_line(node.body[-1])
-            yield _Branch(node.test, node.lineno, is_else, _compares_remainder(node.test))
-        elif isinstance(node, ast.Match):
-            case = next(case for case in node.cases if _covers_body(case, frame.line))
-            yield _Branch(node.subject, case.pattern.lineno, False, _has_remainder(node.subject))
+def _find_branch(node: ast.AST, line: int) -> _Branch | None:
+    """Return the branch of a statement that contains a line, or None for other statements."""
+    if isinstance(node, ast.If):
+        return _Branch(node.test, node.lineno, line > _last_line(node.body[-1]), _compares_remainder(node.test))
+    if isinstance(node, ast.Match):
+        case = next(case for case in node.cases if any(_covers(statement, line) for statement in case.body))
+        return _Branch(node.subject, case.pattern.lineno, False, _has_remainder(node.subject))
+    return None
 
 
 def is_chosen(site: Site, backward: Site) -> bool:
@@ -360,8 +360,10 @@ def is_chosen(site: Site, backward: Site) -> bool:
     return any(
         (frame.path, branch.line, branch.is_else) not in backward_conditions
         for frame in site.list_frames()
-        for branch in _iter_branches(frame)
-        if not _is_constant_condition(branch.tested, frame.path) and not _is_of_count(branch.tested, frame.path)
+        for node in _enclosing_statements(frame)
+        if (branch := _find_branch(node, frame.line)) is not None
+        and not _is_constant_condition(branch.tested, frame.path)
+        and not _is_of_count(branch.tested, frame.path)
     )
 
 
@@ -568,11 +570,6 @@ def _last_line(node: ast.stmt | ast.expr | ast.ExceptHandler) -> int:
 def _covers(node: ast.stmt | ast.expr | ast.ExceptHandler, line: int) -> bool:
     """Return True if a syntax node has code in a line."""
     return node.lineno <= line <= _last_line(node)
-
-
-def _covers_body(case: ast.match_case, line: int) -> bool:
-    """Return True if the body of a case has code in a line."""
-    return any(_covers(statement, line) for statement in case.body)
 
 
 def _enclosing_function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
