@@ -430,3 +430,16 @@ def test_a_class_of_scalers_that_is_imported_while_a_run_is_recorded_is_patched_
     assert [(step.index, step.scale_before) for step in run.steps] == [(i, 256.0) for i in range(4)]
     assert run.steps_total == 4
     assert imported.step.__code__.co_name == "step"
+
+
+@pytest.mark.parametrize(("in_backward", "has_ended"), [(True, False), (False, True)])
+def test_an_exception_of_torch_in_a_backward_ends_no_rank_alone(in_backward: bool, has_ended: bool) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    recording = record()
+    with pytest.raises(RuntimeError, match="second time" if in_backward else "must match"), recording as run:  # noqa: PT012
+        loss = weight.square().sum()
+        for number in range(2):
+            if number == 1 and not in_backward:
+                torch.add(weight, torch.ones(3))
+            loss.backward()
+    assert make_rank_report(run, 0).ended_by_exception is has_ended

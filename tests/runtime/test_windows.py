@@ -175,6 +175,21 @@ for i, (x, y) in enumerate(batches):
     scaler.step(second)
     scaler.update()
 """,
+    "every other batch is left out, of one of two models that share the update": """\
+other = nn.Linear(8, 2)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(other(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(second)
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == 1:
+        scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
     "batches that are given up where they are bad": """\
 for i, (x, y) in enumerate(batches):
     loss = loss_of(x, y)
