@@ -596,3 +596,23 @@ def test_the_scaler_of_the_loss_of_an_optimizer_is_named(*, of_first: bool) -> N
     assert run.failure is None
     (message,) = [finding.message for finding in run.findings if finding.code == "AMP204"]
     assert ("write `large.step(one)`" if of_first else "write `small.step(two)`") in message
+
+
+@pytest.mark.parametrize("is_crossed", [False, True])
+def test_a_step_by_the_scaler_of_another_loss_is_found(*, is_crossed: bool) -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=4.0)]
+    with record() as run:
+        for _ in range(2):
+            one.zero_grad()
+            two.zero_grad()
+            scalers[0].scale(first(ONE).sum()).backward()
+            scalers[1].scale(second(ONE).sum()).backward()
+            scalers[is_crossed].step(one)
+            scalers[not is_crossed].step(two)
+            for scaler in scalers:
+                scaler.update()
+    assert run.failure is None
+    found = [(finding.label, finding.names["optimizer"]) for finding in run.findings if finding.code != "AMP110"]
+    assert found == ([("step@another", "one"), ("step@another", "two")] if is_crossed else [])
