@@ -441,5 +441,5 @@ def test_an_exception_of_torch_in_a_backward_ends_no_rank_alone(in_backward: boo
         for number in range(2):
             if number == 1 and not in_backward:
                 torch.add(weight, torch.ones(3))
-            loss.backward()
+            torch.autograd.backward(loss)
     assert make_rank_report(run, 0).ended_by_exception is has_ended
