@@ -13,6 +13,7 @@ from marks import marks, places, shown
 torch = pytest.importorskip("torch")
 
 from agreement import recorded  # noqa: E402 - needs torch
+from torch.utils._pytree import tree_map  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -166,6 +167,9 @@ HALF = torch.float16
         ([1.0] * 4, [average_to(0.0, 2.0**-7, times=2.0)] * 3, []),
         ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 3, ["sum:average"]),
         ([1.9] * 4, [average_to(0.2, 2.0**-12)] * 2, []),
+        # Factors of more than a hundredth.
+        ([1.9] * 4, [average_to(0.02, 0.01)] * 3, ["sum:average"]),
+        ([1.9] * 4, [average_to(0.02, 0.011)] * 3, []),
     ],
 )
 def test_the_steps_of_an_average(start: list[float], steps: list[Step], expected: list[str]) -> None:
@@ -194,3 +198,36 @@ def test_averages_are_followed_up_to_a_number_while_they_live(others: int, is_ke
     run = recorded(average)
     assert (run.failure, run.error) == (None, None)
     assert [finding.label for finding in run.findings] == ["sum:still"] * is_found
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "expected"),
+    [
+        ([1.0] * 4, lerp_to(2.0), ["sum:still"]),
+        ([1.0] * 4, lambda kept: kept.add_(torch.ones(4), alpha=1e-4), ["sum:still"]),
+        ([1.9] * 4, average_to(0.2, 2.0**-12), ["sum:average"]),
+        ([1.0] * 4, lerp_to(2.0, 0.5), []),
+    ],
+)
+def test_the_steps_of_an_average_in_a_function_that_torch_calls(
+    start: list[float], step: Step, expected: list[str]
+) -> None:
+    def average() -> None:
+        kept = torch.tensor(start, dtype=HALF)
+        tree_map(step, [kept] * 3)
+
+    run = recorded(average)
+    assert (run.failure, run.error) == (None, None)
+    assert [finding.label for finding in run.findings] == expected
+
+
+def test_an_average_that_torch_updates_is_not_the_program_s() -> None:
+    def average() -> None:
+        model = torch.nn.Linear(4, 4).half()
+        updates = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9999)
+        averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=updates)
+        for _ in range(4):
+            averaged.update_parameters(model)
+
+    run = recorded(average)
+    assert (run.failure, run.error, run.findings) == (None, None, [])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import runpy
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
-from agreement import recorded
+from agreement import check_script, recorded
 
 torch = pytest.importorskip("torch")
 
@@ -61,6 +62,8 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: str = "", be
 #: Code without a decision about autocast: its caller enters autocast.
 PLAIN = (
     "",
+    "region = torch.autocast('cpu')",
+    "region = torch.autocast('cpu', enabled=True)",
     "def never():\n    with torch.autocast('cpu'):\n        pass",
     "def never():\n    with torch.autocast('cpu', enabled=True):\n        pass",
     "class Never:\n    @torch.autocast('cpu')\n    def forward(self):\n        pass",
@@ -73,6 +76,7 @@ CHOOSING = (
     "use_autocast = False",
     "def never(autocast=None):\n    pass",
     "model.autocast = False",
+    "def never(state):\n    return state.autocast.get()",
     "def never(flag):\n    with torch.autocast('cpu', enabled=flag):\n        pass",
     "def never(flag):\n    if flag:\n        with torch.autocast('cpu'):\n            pass",
     "def never(flag):\n    return torch.autocast('cpu') if flag else None",
@@ -172,3 +176,59 @@ def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, li
         assert finding.message.startswith(
             "`Recomputed` enters autocast of bfloat16 in the backward pass, but the forward pass ran in float16"
         )
+
+
+@pytest.mark.parametrize(
+    ("region", "is_chosen"),
+    [
+        ("torch.autocast('cpu', enabled=mixed)", True),
+        ("torch.autocast('cpu', torch.bfloat16, mixed)", True),
+        ("torch.autocast(device_type='cpu', dtype=torch.bfloat16, enabled=mixed)", True),
+        ("torch.cpu.amp.autocast(mixed)", True),
+        ("torch.autocast('cpu', enabled=not mixed)", False),
+        ("torch.autocast('cpu')", False),
+    ],
+)
+def test_any_file_that_has_turned_a_region_off_by_a_variable_decides(
+    region: str, is_chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"import torch\n\nmixed = False\nuse_autocast = mixed\nregion = {region}\n"
+    (tmp_path / "regions_elsewhere.py").write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = codes(tmp_path, monkeypatch, more="import regions_elsewhere")
+    del sys.modules["regions_elsewhere"]
+    assert [code for code in found if code != "AMP701"] == ([] if is_chosen else ["AMP110"])
+
+
+NESTED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+torch.manual_seed(0)
+first, second = Net(nn.Linear(8, 8)), Net(Net(nn.Sequential(nn.Linear(8, 1))))
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for _ in range(3):
+    optimizer.zero_grad()
+    hidden = first(torch.ones(4, 8))
+    made = second(hidden)  # AMP110
+    scaler.scale(made.square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def test_the_call_of_the_program_that_made_the_float32_of_a_loss_is_named(tmp_path: Path) -> None:
+    message = check_script(NESTED, tmp_path)
+    assert "run `second` and the loss in" in message

@@ -313,6 +313,8 @@ LARGE = "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**12)"
         ("loss = loss * scaler.get_scale() * (1 / scaler.get_scale())", LARGE, False),
         ("loss = scaler.scale(loss) / scaler.get_scale()", LARGE, False),
         ("loss = loss * scaler.get_scale()", "pass", False),
+        ("loss = loss * scaler.get_scale()", "scaler = torch.amp.GradScaler('cpu', init_scale=256.0)", True),
+        ("loss = loss * scaler.get_scale()", "scaler = torch.amp.GradScaler('cpu', init_scale=255.0)", False),
     ],
 )
 def test_a_loss_that_is_multiplied_by_the_scale_by_hand(
@@ -698,3 +700,56 @@ def test_a_product_of_gradients_with_one_norm_is_an_average(tmp_path: Path) -> N
     # The same batch, and a rate of zero: no two norms that could show a clip.
     setup = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
     assert seen(tmp_path, setup=setup, after=f"[grad.mul_(0.5) for grad in {GRADS}]").findings == []
+
+
+@pytest.mark.parametrize(
+    ("after", "label"),
+    [
+        (f"tree_map(lambda grad: grad.clamp_(-1, 1), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: torch.clamp_(grad, -1, 1), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: torch._foreach_clamp_max_([grad], 1.0), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: grad.set_({CLAMPED}), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda grad: setattr(grad, 'data', {CLAMPED}), [{WEIGHT}])", "edit@scaled"),
+        (f"tree_map(lambda p: setattr(p, 'grad', {CLAMPED}), [model.weight])", "edit@scaled"),
+        (f"tree_map(lambda grad: grad.div_(scaler.get_scale()), {GRADS})", "step@divided"),
+        ("tree_map(lambda p: sizes.append(p.grad.max().item()), [model.weight])", "read@scaled"),
+        (f"tree_map(lambda grad: sizes.append(float(grad.norm())), [{WEIGHT}])", "read@scaled"),
+        (f"tree_map(lambda p: {CLIP}(p, 1.0), [model.weight])", "clip@scaled"),
+        (f"tree_map(lambda each: scaler.unscale_(each), [optimizer]); {WEIGHT}.clamp_(-1, 1)", None),
+    ],
+)
+def test_statements_in_a_function_that_torch_calls(after: str, label: str | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, setup="from torch.utils._pytree import tree_map", after=after)
+    assert [each[:2] for each in run.findings] == ([] if label is None else [(label, AFTER)])
+
+
+CHECK = "torch.isfinite(model.weight.grad).all()"
+
+
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        (f"assert {CHECK}", AFTER),
+        (f"if not {CHECK}: raise ValueError", AFTER),
+        (f"if not {CHECK}:\n        raise ValueError", AFTER),
+        (f"if not (\n        {CHECK}\n    ): raise ValueError", AFTER),
+        (f"if turn >= 0:\n        assert {CHECK}", AFTER + 1),
+        # Somebody handles the error, or not.
+        (f"try:\n        assert {CHECK}\n    except AssertionError: pass", None),
+        (f"try:\n        assert {CHECK}\n    finally: pass", AFTER + 1),
+        (f"try: pass\n    except AssertionError: pass\n    else:\n        assert {CHECK}", AFTER + 3),
+        (f"try:\n        if turn >= 0:\n            assert {CHECK}\n    except AssertionError: pass", None),
+        # The program does not end.
+        (f"if not {CHECK}: optimizer.zero_grad()", None),
+        (f"if not {CHECK}: print('skipped')", None),
+        (f"if {CHECK}: pass", None),
+        (f"sizes.append(bool({CHECK}))", None),
+        # Another statement raises.
+        (f"sizes.append(bool({CHECK}))\n    if len(sizes) > 9: raise ValueError", None),
+        ("assert torch.isfinite(loss)", None),
+    ],
+)
+def test_a_check_for_finite_gradients_that_ends_the_program(after: str, line: int | None, tmp_path: Path) -> None:
+    run = seen(tmp_path, after=after)
+    assert [each[:2] for each in run.findings] == ([] if line is None else [("raise-nonfinite", line)])
+    assert run.raised == ""

@@ -81,6 +81,31 @@ def test_shards_are_known_whatever_their_parameters_look_like(*, original: bool)
 
 
 @pytest.mark.usefixtures("two_ranks")
+@pytest.mark.skipif(not hasattr(nn.utils, "get_total_norm"), reason="torch 2.4 has consumed the generator before")
+@pytest.mark.parametrize(
+    ("clip", "remedy"),
+    [
+        (lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.1), "`net.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(max_norm=0.5, parameters=net.parameters()), "`net.clip_grad_norm_(0.5)`"),
+        # Other expressions name no module.
+        (lambda net: nn.utils.clip_grad_norm_([*net.parameters()], 0.1), "`model.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(iter(net.parameters()), 0.1), "`model.clip_grad_norm_(0.1)`"),
+        (lambda net: nn.utils.clip_grad_norm_(dict(net.named_parameters()).values(), 1), "`model.clip_grad_norm_(1)`"),
+    ],
+)
+def test_the_clip_of_all_shards_is_named(clip: Callable[[Any], object], remedy: str) -> None:
+    model = shard()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        model(torch.randn(4, 8)).square().mean().backward()
+        clip(model)
+        optimizer.step()
+    (finding,) = run.findings
+    assert finding.code == "AMP603"
+    assert f"write {remedy}" in finding.message
+
+
+@pytest.mark.usefixtures("two_ranks")
 @pytest.mark.filterwarnings("ignore:.*NO_SHARD:FutureWarning")
 @pytest.mark.parametrize("original", [False, True])
 def test_what_is_not_sharded_is_left_alone(*, original: bool) -> None:
@@ -160,6 +185,20 @@ def run_in_float32() -> None:
         LAYER(X)
 
 
+def run_after_region() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.ones(1)
+    LAYER(X)
+
+
+def run_half() -> None:
+    LAYER.__class__(8, 2, dtype=torch.bfloat16)(X.bfloat16())
+
+
+def run_activation() -> None:
+    nn.ReLU()(X)
+
+
 def in_thread(work: Callable[[], None]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
@@ -176,6 +215,11 @@ def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
     assert codes_of_thread(run_layer) == ["AMP606"]
     assert codes_of_thread(run_in_region) == []
     assert codes_of_thread(run_in_float32) == []
+    # The thread itself decides where it runs in autocast.
+    assert codes_of_thread(run_after_region) == []
+    # Autocast would change nothing.
+    assert codes_of_thread(run_half) == []
+    assert codes_of_thread(run_activation) == []
     assert codes_of_thread(lambda: None) == []
     assert codes_of_thread(run_layer, enabled=False) == []
 
@@ -203,6 +247,23 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
             pool.submit(run_layer).result()
         pool.submit(run_layer).result()
     assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
+def test_work_that_begins_after_its_region_has_no_hook() -> None:
+    may_run = threading.Event()
+
+    def count_hooks() -> int:
+        return len(torch.nn.modules.module._global_forward_pre_hooks)
+
+    before = count_hooks()
+    with record() as run, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(may_run.wait, 60)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            second = pool.submit(count_hooks)
+        may_run.set()
+        assert first.result()
+        assert second.result() == before
+    assert (run.failure, run.findings) == (None, [])
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -357,3 +418,40 @@ def test_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: p
         importlib.import_module(name).ShardedGradScaler("cpu", init_scale=-1.0)
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["scaler:zero-scale"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_class_of_scalers_that_is_imported_while_a_run_is_recorded_is_patched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "torch.distributed.fsdp.sharded_grad_scaler"
+    monkeypatch.setattr(name, sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    optimizer = torch.optim.SGD(LAYER.parameters(), lr=0.0)
+    with record() as run:
+        imported = importlib.import_module(name).ShardedGradScaler
+        for _ in range(2):
+            scaler = imported("cpu", init_scale=256.0)
+            for _ in range(2):
+                optimizer.zero_grad()
+                scaler.scale(LAYER(X).square().mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer = torch.optim.SGD(LAYER.parameters(), lr=0.0)
+    assert run.failure is None
+    assert [(step.index, step.scale_before) for step in run.steps] == [(i, 256.0) for i in range(4)]
+    assert run.steps_total == 4
+    assert imported.step.__code__.co_name == "step"
+
+
+@pytest.mark.parametrize(("in_backward", "has_ended"), [(True, False), (False, True)])
+def test_an_exception_of_torch_in_a_backward_ends_no_rank_alone(in_backward: bool, has_ended: bool) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    recording = record()
+    with pytest.raises(RuntimeError, match="second time" if in_backward else "must match"), recording as run:  # noqa: PT012
+        loss = weight.square().sum()
+        for number in range(2):
+            if number == 1 and not in_backward:
+                torch.add(weight, torch.ones(3))
+            torch.autograd.backward(loss)
+    assert make_rank_report(run, 0).ended_by_exception is has_ended

@@ -270,6 +270,69 @@ for x, y in batches:
     ),
 )
 
+STEPS_AND_EDITS = (
+    Program(
+        "scaled gradients of one optimizer are edited after the step of another",
+        "S20",
+        """
+other = nn.Linear(4, 1)
+second = torch.optim.SGD(other.parameters(), lr=0.01)
+for x, y in batches:
+    optimizer.zero_grad()
+    second.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.scale(other(x).square().mean()).backward()
+    scaler.step(optimizer)
+    for p in other.parameters():
+        p.grad.clamp_(-0.01, 0.01)  # AMP202
+    scaler.step(second)
+    scaler.update()
+""",
+    ),
+    Program(
+        "an optimizer of the program changes gradients in its step",
+        "S20",
+        """
+class Decaying(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.add_(p, alpha=1e-2)
+            p.sub_(p.grad, alpha=1e-2)
+
+
+optimizer = Decaying(model.parameters())
+"""
+        + RIGHT,
+    ),
+    Program(
+        "an optimizer of the program changes weights in a region",
+        "S53",
+        """
+class Plain(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=1e-2)
+
+
+optimizer = Plain(model.parameters())
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        F.mse_loss(model(x), y).backward()  # AMP103
+        optimizer.step()  # AMP101
+        model(x)
+""",
+    ),
+)
+
 HOOKS = (
     Program(
         "gradients are zeroed one by one after they were unscaled",
@@ -1539,7 +1602,7 @@ def _autocast_off() -> Iterator[None]:
     torch.clear_autocast_cache()
 
 
-ALL = (*CHECKPOINTS, *EDITS, *HOOKS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED, *OBJECTS)
+ALL = (*CHECKPOINTS, *EDITS, *STEPS_AND_EDITS, *HOOKS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED, *OBJECTS)
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)

@@ -1177,6 +1177,9 @@ with torch.autocast("cpu", dtype=torch.float16):
         ("torch.stack([high * high, high])", "y / square", "mul"),
         ("torch.cat([high * high, high])[:4]", "y / square", "mul"),
         ("y.masked_fill(y == y, float('inf'))", "y / square", "masked_fill"),
+        ("(high * high).view(-1).mul(1.0).view(4, 4)", "torch.div(y, square)", "mul"),
+        ("torch.addcmul(y, high, high)", "y / square[0]", "addcmul"),
+        ("(high * high).clamp_(max=6e4)", "y / square", ""),
         # An infinity that no division hides, and a division of one.
         ("high * high", "square.clamp(max=1.0) / y", ""),
         ("(high * high).clamp(max=6e4)", "y / square", ""),

@@ -7,13 +7,16 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -379,3 +382,132 @@ def test_the_op_is_found_before_an_attribute_of_its_result(form: str) -> None:
             loss.backward()
             optimizer.step()
     assert only(run).line == line_of("logs")
+
+
+class Logarithm(nn.Module):
+    """A module without parameters, and with an entry for a child that it does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_module("extra", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().log()  # temporary
+
+
+@pytest.mark.parametrize(
+    "make", [Logarithm, lambda: nn.Sequential(Logarithm()), lambda: nn.Sequential(nn.Sequential(Logarithm()))]
+)
+def test_the_op_is_found_in_a_module_without_weights_that_is_made_for_one_call(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = make()(model(torch.randn(4, 8)) * float(step != 1)).mean()
+            loss.backward()
+            optimizer.step()
+    finding = only(run)
+    assert finding.line == line_of("temporary")
+    assert finding.message.startswith("`log` in `")
+
+
+class Late(nn.Module):
+    """A model that counts its calls, from the first call on, and takes the logarithm of zero in the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        made: Tensor = self.layer(x)
+        return made + (made.detach().abs().amax() * float(self.calls != 3)).log()  # third call
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential])
+def test_a_model_is_called_again_with_the_counts_of_that_call(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = wrap(Late())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            if not all(p.isfinite().all() for p in model.parameters()):
+                break
+    finding = only(run)
+    assert finding.line == line_of("third call")
+    assert (finding.names["step"], [module.calls for module in model.modules() if isinstance(module, Late)]) == (
+        "2",
+        [3],
+    )
+
+
+@pytest.mark.parametrize("form", ["a list", "a dict", "an object"])
+def test_arguments_and_results_that_contain_themselves(form: str) -> None:
+    class Echo(nn.Linear):
+        def forward(self, held: Any) -> Any:
+            x = held["x"] if form == "a dict" else held[0] if form == "a list" else held.logits
+            made = super().forward(x)
+            if form == "an object":
+                result = Output(made)
+                result.hidden = (made, result)  # type: ignore[assignment]
+                return result
+            return {"made": made, "held": held} if form == "a dict" else [made, held]
+
+    model = Echo(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        x = torch.randn(4, 8)
+        held: Any
+        if form == "a list":
+            held = [x]
+            held.append(held)
+        elif form == "a dict":
+            held = {"x": x}
+            held["held"] = held
+        else:
+            held = Output(x)
+            held.hidden = (x, held)
+        found = model(held)
+        made = found["made"] if form == "a dict" else found[0] if form == "a list" else found.logits
+        (made.mean() * 0.0).log().backward()  # itself
+        optimizer.step()
+    assert only(run).line == line_of("itself")
+
+
+LIBRARY = """\
+def logarithm(x):
+    return x.log()
+
+
+def outer(x):
+    return logarithm(x)
+"""
+
+
+@pytest.mark.parametrize("form", ["direct call", "call by the library", "call by torch"])
+def test_an_op_in_a_library_is_reported_where_the_program_calls_the_library(form: str, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "losses"
+    folder.mkdir(parents=True)
+    (folder / "logs.py").write_text(LIBRARY, encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(LIBRARY, str(folder / "logs.py"), "exec"), names)  # noqa: S102 - a library of our own making
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        made = model(torch.randn(4, 8)).square().mean() * 0.0
+        if form == "direct call":
+            loss = names["logarithm"](made)  # direct call
+        elif form == "call by the library":
+            loss = names["outer"](made)  # call by the library
+        else:
+            loss = tree_map(names["logarithm"], [made])[0]  # call by torch
+        loss.backward()
+        optimizer.step()
+    finding = only(run)
+    assert (finding.filename, finding.line) == (__file__, line_of(form))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp_check import record
+from pytest_amp_check import Run, record
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -540,3 +540,149 @@ def test_an_average_of_weights_after_a_skipped_step_is_named() -> None:
     assert run.failure is None
     (message,) = [finding.message for finding in run.findings if finding.code == "AMP403"]
     assert message.startswith("`kept['mean'].update_parameters` runs although the step of `optimizer` was skipped")
+
+
+def scaled_steps(factors: list[float], init_scale: float = 16.0) -> Run:
+    """Record steps with a scale that doubles in each applied step."""
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=1)
+    with record() as run:
+        for factor in factors:
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None
+    return run
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("factors", "history", "bounds", "skipped", "longest"),
+    [
+        ([1.0], [(0, 16.0), (0, 32.0)], (16.0, 32.0), 0, 0),
+        ([INF], [(0, 16.0), (0, 8.0)], (8.0, 16.0), 1, 1),
+        ([INF, 1.0, 1.0], [(0, 16.0), (0, 8.0), (1, 16.0), (2, 32.0)], (8.0, 32.0), 1, 1),
+        ([1.0, INF, INF, INF], [(0, 16.0), (0, 32.0), (1, 16.0), (2, 8.0), (3, 4.0)], (4.0, 32.0), 3, 3),
+        ([INF, INF, 1.0, INF], [(0, 16.0), (0, 8.0), (1, 4.0), (2, 8.0), (3, 4.0)], (4.0, 16.0), 3, 2),
+    ],
+)
+def test_the_history_and_the_bounds_of_a_scale(
+    factors: list[float], history: list[tuple[int, float]], bounds: tuple[float, float], skipped: int, longest: int
+) -> None:
+    run, (lowest, highest) = scaled_steps(factors), bounds
+    assert run.scale_history == history
+    run.assert_scale(minimum=lowest, maximum=highest, max_skipped=skipped, recovers_within=longest)
+    with pytest.raises(AssertionError, match=rf"{lowest:g} \(2\^\d+\), below"):
+        run.assert_scale(minimum=lowest + 1.0)
+    with pytest.raises(AssertionError, match=f"the scale rose to {highest:g} "):
+        run.assert_scale(maximum=highest - 1.0)
+    if longest:
+        with pytest.raises(AssertionError, match=f"{longest} steps? in a row"):
+            run.assert_scale(recovers_within=longest - 1)
+
+
+class Ahead(torch.optim.Optimizer):
+    """An optimizer around another one, as of a lookahead."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step()
+
+
+def test_an_optimizer_that_steps_another_one_makes_one_step() -> None:
+    model = layer(3.0)
+    optimizer = Ahead(sgd(model))
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(ONE).sum().backward()
+            optimizer.step()
+    assert (run.failure, run.findings) == (None, [])
+    assert [step.loss for step in run.steps] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("init_scale", "skips", "label"),
+    [
+        # The first scale may be too large by any factor: from 2 ** 24, it may fall to 1.
+        (2.0**24, 20, None),
+        (2.0**24, 24, None),
+        (2.0**24, 25, "scale:below-one"),
+        (2.0**16, 16, None),
+        (2.0**16, 17, "scale:below-one"),
+        (2.0**4, 4, None),
+        (2.0**4, 5, "scale:below-one"),
+    ],
+)
+def test_a_scale_may_fall_from_its_first_value_to_one(init_scale: float, skips: int, label: str | None) -> None:
+    run = scaled_steps([INF] * skips, init_scale)
+    assert [each.label for each in run.findings if each.code == "AMP801"] == [label] * (label is not None)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["made before the recording", "made while it is recorded"])
+def test_with_norms_a_step_past_the_scaler_has_the_norm_of_unscaled_gradients(*, is_early: bool) -> None:
+    model, scaler = layer(1.0), torch.amp.GradScaler("cpu", init_scale=16.0)
+    optimizer = sgd(model)
+    with record(norms=True) as run:
+        optimizer = optimizer if is_early else sgd(model)
+        scaler.scale(model(ONE).sum() * 3.0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        (model(ONE).sum() * 5.0).backward()
+        optimizer.step()
+    assert run.failure is None
+    assert [step.grad_norm for step in run.steps] == [pytest.approx(3.0), pytest.approx(5.0)]
+    assert [step.loss for step in run.steps] == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("of_first", [True, False])
+def test_the_scaler_of_the_loss_of_an_optimizer_is_named(*, of_first: bool) -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    large, small = torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=4.0)
+    with record() as run:
+        for turn in range(2):
+            one.zero_grad()
+            two.zero_grad()
+            large.scale(first(ONE).sum()).backward()
+            small.scale(second(ONE).sum()).backward()
+            if turn == 1 and of_first:
+                one.step()
+            else:
+                large.step(one)
+            if turn == 1 and not of_first:
+                two.step()
+            else:
+                small.step(two)
+            for scaler, has_stepped in ((large, not of_first), (small, of_first)):
+                if turn == 0 or has_stepped:
+                    scaler.update()
+    assert run.failure is None
+    (message,) = [finding.message for finding in run.findings if finding.code == "AMP204"]
+    assert ("write `large.step(one)`" if of_first else "write `small.step(two)`") in message
+
+
+@pytest.mark.parametrize("is_crossed", [False, True])
+def test_a_step_by_the_scaler_of_another_loss_is_found(*, is_crossed: bool) -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=4.0)]
+    with record() as run:
+        for _ in range(2):
+            one.zero_grad()
+            two.zero_grad()
+            scalers[0].scale(first(ONE).sum()).backward()
+            scalers[1].scale(second(ONE).sum()).backward()
+            scalers[is_crossed].step(one)
+            scalers[not is_crossed].step(two)
+            for scaler in scalers:
+                scaler.update()
+    assert run.failure is None
+    found = [(finding.label, finding.names["optimizer"]) for finding in run.findings if finding.code != "AMP110"]
+    assert found == ([("step@another", "one"), ("step@another", "two")] if is_crossed else [])

@@ -41,3 +41,42 @@ def test_a_region_inside_of_a_backward_does_not_end_the_region_around_the_backwa
                 model(torch.ones(4, 8))
     assert run.failure is None
     assert [finding.code for finding in run.findings] == ["AMP103", "AMP101"]
+
+
+@pytest.mark.parametrize("has_product", [True, False])
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_a_region_beside_that_of_the_loss_has_no_part_in_it(before: bool, after: bool, has_product: bool) -> None:
+    weight, other = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    float16 = torch.autocast("cpu", dtype=torch.float16)
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            if before:
+                with float16:
+                    _ = other * 1.0
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = (torch.ones(2, 2) @ weight).sum() if has_product else weight.sum()
+            if after:
+                with float16:
+                    _ = other * 1.0
+            loss.backward()
+            optimizer.step()
+    assert (run.failure, run.findings) == (None, [])
+
+
+def test_regions_without_a_graph_do_not_displace_that_of_the_loss() -> None:
+    """A recording remembers 256 regions."""
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    region = torch.autocast("cpu", dtype=torch.float16)
+    with record() as run:
+        with region:
+            loss = model(torch.ones(4, 8)).float().mean()
+        for _ in range(300):
+            with region:
+                pass
+        loss.backward()
+        optimizer.step()
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == ["AMP502"]

@@ -9,6 +9,7 @@ import io
 import json
 import linecache
 import threading
+import traceback
 import weakref
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_amp_check import Run, record  # noqa: E402
+from pytest_amp_check import Run, record, run_steps  # noqa: E402
 from pytest_amp_check.protocol.selection import UnknownRule  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("patched_once")
@@ -543,3 +544,17 @@ def test_a_run_shows_itself() -> None:
     assert f"test_run.py:{finding.site.line}</td>" in shown and "<td>AMP201</td><td>error</td>" in shown
     finding.message = "a < b"
     assert "a &lt; b</td>" in run._repr_html_()
+
+
+def test_the_traceback_of_a_step_has_no_frames_of_this_package() -> None:
+    def refuse(batch: Any) -> None:
+        raise ValueError(batch)
+
+    with pytest.raises(ValueError, match="first") as caught:
+        run_steps(refuse, ["first"], state=[torch.nn.Linear(1, 1)])
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames if frame.filename == __file__] == [
+        "test_the_traceback_of_a_step_has_no_frames_of_this_package",
+        "refuse",
+    ]
+    assert "replay.py" not in {Path(frame.filename).name for frame in frames}

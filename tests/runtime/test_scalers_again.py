@@ -62,6 +62,22 @@ def test_a_scaler_for_each_epoch_is_named(make: str, tmp_path: Path) -> None:
     assert "`self.scaler` is constructed again in every iteration of `for _ in range(3)`" in message
 
 
+@pytest.mark.parametrize(
+    ("loop", "head"),
+    [
+        ("while len(done) < 3:", "while len(done) < 3"),
+        ("for i, (j, k) in [(1, (2, 3))] * 3:", "for i, (j, k) in [(1, (2, 3))] * 3"),
+        ("for (i, j) in zip(range(3), range(3)):", "for i, j in zip(range(3), range(3))"),
+        ("for _ in range(1):\n  for fold in range(3):", "for fold in range(3)"),
+        ("for fold in range(3):\n  if fold >= 0:", "for fold in range(3)"),
+    ],
+)
+def test_the_head_of_the_loop_in_which_a_scaler_is_made(loop: str, head: str, tmp_path: Path) -> None:
+    run = f"training, done = Training(), []\n{loop}\n    training.epoch()\n    done.append(1)"
+    message = check(tmp_path, 'self.scaler = torch.amp.GradScaler("cpu")  # AMP208', run)
+    assert f"`self.scaler` is constructed again in every iteration of `{head}`" in message
+
+
 def test_a_scaler_without_a_name_or_a_loop(tmp_path: Path) -> None:
     make = "setattr(self, 'scaler', torch.amp.GradScaler('cpu'))  # AMP208"
     message = check(tmp_path, make, "training = Training()\n[training.epoch() for _ in range(3)]")

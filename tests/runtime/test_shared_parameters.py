@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -136,3 +137,57 @@ def test_a_module_with_some_of_the_parameters_of_an_optimizer(cleared: tuple[int
             optimizer.step()
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["backward@stale"] * is_stale
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_new_optimizer_holds_no_parameters_of_a_freed_one(is_shared: bool) -> None:
+    """The recording numbers optimizers, and gives the number of a freed one to the next."""
+    shared, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        freed = torch.optim.SGD(shared.parameters(), lr=0.1)
+        kept = torch.optim.SGD((shared if is_shared else nn.Linear(1, 1)).parameters(), lr=0.1)
+        del freed
+        gc.collect()
+        second = torch.optim.SGD(other.parameters(), lr=0.1)
+        scaler.scale(shared(torch.ones(1, 2)).sum() + other(torch.ones(1, 2)).sum()).backward()
+        if is_shared:
+            scaler.unscale_(kept)
+            nn.utils.clip_grad_norm_(shared.parameters(), 1.0)
+            scaler.step(kept)
+        scaler.step(second)
+        scaler.update()
+    assert (run.failure, run.findings) == (None, [])
+
+
+def test_the_last_of_two_optimizers_of_the_same_parameters_still_holds_them() -> None:
+    model = nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        freed, kept = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+        del freed
+        gc.collect()
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(kept)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["clip@scaled"]
+
+
+def test_a_clear_of_an_optimizer_hides_no_edit_of_one_that_took_the_number_of_its_twin() -> None:
+    shared, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        freed, kept = (torch.optim.SGD(shared.parameters(), lr=0.1) for _ in range(2))
+        del freed
+        gc.collect()
+        second = torch.optim.SGD(other.parameters(), lr=0.1)
+        scaler.scale(shared(torch.ones(1, 2)).sum() + other(torch.ones(1, 2)).sum()).backward()
+        assert other.weight.grad is not None
+        torch.clamp(other.weight.grad, -1, 1, out=other.weight.grad)
+        kept.zero_grad()
+        scaler.step(second)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["edit@scaled"]

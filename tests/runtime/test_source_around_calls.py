@@ -228,3 +228,212 @@ def test_the_column_in_a_cell_counts_what_is_cut_off_the_line(cuts: tuple[int, .
         (finding.site.path, finding.site.cell, finding.site.line, finding.site.column) for finding in run.findings
     ]
     assert (path, cell, line, found_column) == ("book.ipynb", 3, 2, column)
+
+
+CLEAR = """\
+import torch
+from torch import nn
+
+{head}
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+
+def clear():
+    {helper}
+
+
+for turn in range(3):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(1, 2)).sum()
+    {body}
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "helper", "body", "is_found"),
+    [
+        ("", "pass", "BACKWARD; CLEAR", True),
+        ("", "pass", "BACKWARD\n    if turn >= 0: CLEAR", False),
+        ("", "pass", "BACKWARD\n    if turn < 0:\n        pass\n    else:\n        CLEAR", False),
+        # Conditions that never change.
+        ("", "pass", "BACKWARD\n    if True: CLEAR", True),
+        ("", "pass", "BACKWARD\n    if not False: CLEAR", True),
+        ("", "pass", "BACKWARD\n    if not turn > 9: CLEAR", False),
+        ("FRESH = True", "pass", "BACKWARD\n    if FRESH: CLEAR", True),
+        ("FRESH = False", "pass", "BACKWARD\n    if not FRESH: CLEAR", True),
+        ("FRESH = bool(1)", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = OTHER = True", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = True; FRESH = bool(1)", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = False; FRESH = True", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = True\nfor FRESH in [True]: pass", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = True\ndef other(FRESH): pass", "pass", "BACKWARD\n    if FRESH: CLEAR", False),
+        ("FRESH = True\ndef other(fresh): pass", "pass", "BACKWARD\n    if FRESH: CLEAR", True),
+        # The end of a window.
+        ("", "pass", "BACKWARD\n    if turn % 1 == 0: CLEAR", True),
+        ("", "pass", "BACKWARD\n    if 0 == turn % 1: CLEAR", True),
+        ("", "pass", "BACKWARD\n    if turn % 1 + 1 == 1: CLEAR", False),
+        # The backward has the same condition, or another one.
+        ("", "pass", "if turn >= 0: BACKWARD; CLEAR", True),
+        ("", "pass", "if turn >= 0:\n        BACKWARD\n        CLEAR", True),
+        ("", "pass", "if turn >= 0: BACKWARD\n    if turn >= 0: CLEAR", False),
+        ("", "pass", "if turn < 0:\n        pass\n    else:\n        BACKWARD\n        CLEAR", True),
+        ("", "pass", "for i in range(2):\n        if i == 0: BACKWARD\n        else: CLEAR", False),
+        ("", "pass", "for i in range(2):\n        if i == 1: CLEAR\n        else: BACKWARD", False),
+        ("", "pass", "if turn >= 0: BACKWARD\n    CLEAR", True),
+        # So are cases.
+        ("", "pass", "BACKWARD\n    match turn:\n        case 9: pass\n        case _: CLEAR", False),
+        ("", "pass", "BACKWARD\n    match turn:\n        case 0 | 1 | 2: CLEAR", False),
+        (
+            "",
+            "pass",
+            "match turn:\n        case 9: pass\n        case _:\n            BACKWARD\n            CLEAR",
+            True,
+        ),
+        (
+            "",
+            "pass",
+            "for i in range(2):\n        match i:\n            case 0: BACKWARD\n            case 1: CLEAR",
+            False,
+        ),
+        ("", "pass", "BACKWARD\n    match turn % 1:\n        case 0: CLEAR", True),
+        ("KIND = 'a'", "pass", "BACKWARD\n    match KIND:\n        case 'a': CLEAR", True),
+        # Error handlers are conditions, too.
+        ("", "pass", "BACKWARD\n    try: 1 / 0\n    except ArithmeticError: CLEAR", False),
+        ("", "pass", "try: 1 / 0\n    except ArithmeticError:\n        BACKWARD\n        CLEAR", True),
+        ("", "pass", "BACKWARD\n    try: CLEAR\n    except ArithmeticError: pass", True),
+        ("", "pass", "BACKWARD\n    try: pass\n    finally: CLEAR", True),
+        # Other statements are none.
+        ("", "pass", "BACKWARD\n    for _ in range(1): CLEAR", True),
+        ("", "pass", "BACKWARD\n    with torch.no_grad(): CLEAR", True),
+        ("", "pass", "BACKWARD\n    with torch.no_grad():\n        if turn >= 0: CLEAR", False),
+        # Conditions of the calls that lead to the clear.
+        ("", "CLEAR", "BACKWARD; clear()", True),
+        ("", "CLEAR", "BACKWARD\n    if turn >= 0: clear()", False),
+        ("", "if turn >= 0: CLEAR", "BACKWARD; clear()", False),
+    ],
+)
+def test_gradients_are_cleared_on_purpose_under_a_condition_of_the_clear_alone(
+    tmp_path: Path, head: str, helper: str, body: str, is_found: bool
+) -> None:
+    program = CLEAR.format(head=head, helper=helper, body=body)
+    program = program.replace("BACKWARD", "scaler.scale(loss).backward()")
+    program = program.replace("CLEAR", "optimizer.zero_grad(set_to_none=False)")
+    lines = [number for number, line in enumerate(program.splitlines(), 1) if "zero_grad" in line]
+    assert found(tmp_path / "train.py", program) == [(line, "step@discarded") for line in lines] * is_found
+
+
+WINDOW = """\
+import torch
+from argparse import Namespace
+from torch import nn
+
+{head}
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+state = Namespace()
+
+
+def step():
+    scaler.step(optimizer)
+    scaler.update()
+
+
+for i in range(16):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(1, 2)).sum()
+    {body}
+    optimizer.zero_grad()
+"""
+IS_LAST = "(i + 1) % 4 == 0"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "is_found"),
+    [
+        ("", f"BACKWARD\n    if {IS_LAST}: step()", True),
+        ("", "BACKWARD\n    if i in (3, 7, 11, 15): step()", False),
+        ("", "BACKWARD\n    if i not in (3, 7, 11, 15):\n        pass\n    else:\n        step()", False),
+        # Names that hold the remainder.
+        ("", f"BACKWARD\n    last = {IS_LAST}\n    if last: step()", True),
+        ("", f"BACKWARD\n    done = last = {IS_LAST}\n    if last: step()", True),
+        ("", f"BACKWARD\n    last: bool = {IS_LAST}\n    if last: step()", True),
+        ("", f"BACKWARD\n    last: bool\n    last = {IS_LAST}\n    if last: step()", True),
+        ("", f"BACKWARD\n    print(last := {IS_LAST})\n    if last: step()", True),
+        ("", f"BACKWARD\n    state.last = {IS_LAST}\n    if state.last: step()", True),
+        ("", f"BACKWARD\n    state.last = {IS_LAST}; last = i in (3, 7, 11, 15)\n    if last: step()", False),
+        # Counters.
+        ("seen = 0", "BACKWARD\n    seen += 1\n    if seen in (4, 8, 12, 16): step()", True),
+        ("seen = 0", "BACKWARD\n    seen = seen + 1\n    if seen in (4, 8, 12, 16): step()", False),
+        # Cases.
+        ("", "BACKWARD\n    match i:\n        case 3 | 7 | 11 | 15: step()", False),
+        ("", "BACKWARD\n    match (i + 1) % 4:\n        case 0: step()", True),
+        ("", f"match i:\n        case _:\n            BACKWARD\n            if {IS_LAST}: step()", True),
+        # Conditions that never change, or that the backward has as well.
+        ("ON = True", f"BACKWARD\n    if ON:\n        if {IS_LAST}: step()", True),
+        ("ON = bool(1)", f"BACKWARD\n    if ON:\n        if {IS_LAST}: step()", False),
+        ("", f"if i >= 0:\n        BACKWARD\n        if {IS_LAST}: step()", True),
+        ("", f"if i < 0:\n        pass\n    else:\n        BACKWARD\n        if {IS_LAST}: step()", True),
+        ("", f"if i >= 0: BACKWARD\n    if i >= 0:\n        if {IS_LAST}: step()", False),
+    ],
+)
+def test_a_count_ends_a_window_and_another_condition_chooses_batches(
+    tmp_path: Path, head: str, body: str, is_found: bool
+) -> None:
+    program = WINDOW.format(head=head, body=body.replace("BACKWARD", "scaler.scale(loss).backward()"))
+    line = program[: program.index("optimizer.zero_grad()")].count("\n") + 1
+    assert found(tmp_path / "train.py", program) == [(line, "zero@window")] * is_found
+
+
+EARLY = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+
+def step():
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+
+
+i = -1
+{loop}
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(1, 2)).sum()
+    scaler.scale(loss).backward()
+    {body}
+"""
+#: The line after the backward.
+AFTER_BACKWARD = 20
+
+
+@pytest.mark.parametrize("loop", ["for i in range(16):", "while (i := i + 1) < 16:"])
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("if i % 4 == 0: step()", AFTER_BACKWARD),
+        ("if i % 4 != 0: continue\n    step()", AFTER_BACKWARD),
+        ("if i % 4 != 0:\n        print()\n        continue\n    step()", AFTER_BACKWARD),
+        ("if i % 4 != 0: pass\n    if i % 4 == 0: step()", AFTER_BACKWARD + 1),
+        # The innermost of several.
+        ("if i % 2 == 0:\n        if i % 4 == 0: step()", AFTER_BACKWARD + 1),
+        ("if i >= 0:\n        if i % 4 == 0:\n            if i >= 0: step()", AFTER_BACKWARD + 1),
+        # No comparison of a remainder, or none on which the step depends.
+        ("if not i % 4: step()", None),
+        ("if i % 4: continue\n    step()", None),
+        ("if i in (0, 4, 8, 12): step()", None),
+        ("if i % 4 != 0: pass\n    if i in (0, 4, 8, 12): step()", None),
+        ("if i in (0, 4, 8, 12): step()\n    if i % 4 != 0: continue", None),
+    ],
+)
+def test_the_condition_that_ends_the_first_window_early(tmp_path: Path, loop: str, body: str, line: int | None) -> None:
+    told = found(tmp_path / "train.py", EARLY.format(loop=loop, body=body))
+    assert told == ([] if line is None else [(line, "window:off-by-one")])

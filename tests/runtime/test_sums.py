@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._pytree import tree_map  # noqa: E402
+
 from pytest_amp_check import record  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("patched_once")
@@ -217,3 +219,23 @@ def test_the_sum_and_its_gradient_are_what_they_are_without_a_recording() -> Non
     expected = run()
     with record():
         assert run() == expected
+
+
+def test_a_sum_and_counts_in_functions_that_torch_calls() -> None:
+    total, counts = torch.zeros((), dtype=BFLOAT16), torch.zeros(2, dtype=BFLOAT16)
+    load = torch.zeros(2, dtype=BFLOAT16)
+
+    def add(term: Any) -> None:
+        total.add_(term)
+
+    def count(term: Any) -> None:
+        counts.index_add_(0, torch.zeros(300, dtype=torch.int64), term.expand(300))
+
+    def count_tokens(term: Any) -> None:
+        load.add_(torch.full((2,), 200))
+
+    for function, terms, label in ((add, 1000, "sum:low"), (count, 1, "sum:count"), (count_tokens, 2, "sum:count")):
+        with record() as run:
+            tree_map(function, ones(terms))
+        assert run.failure is None
+        assert [finding.label for finding in run.findings] == [label]

@@ -195,6 +195,21 @@ for i, (x, y) in enumerate(batches):
     scaler.step(second)
     scaler.update()
 """,
+    "every other batch is left out, of one of two models that share the update": """\
+other = nn.Linear(8, 2)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(other(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(second)
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == 1:
+        scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
     "batches that are given up where they are bad": """\
 for i, (x, y) in enumerate(batches):
     loss = loss_of(x, y)
@@ -275,3 +290,22 @@ def test_a_training_without_mixed_precision_is_told_of_no_early_window(tmp_path:
     with record() as run:
         runpy.run_path(str(path), run_name="__main__")
     assert (run.findings, run.failure) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "batches", "is_found"),
+    [
+        # Three windows must lose micro-batches in the same way, and three show the size of the first.
+        ("cleared before each micro-batch", 8, False),
+        ("cleared before each micro-batch", 12, True),
+        ("the first window is one micro-batch", 8, False),
+        ("the first window is one micro-batch", 9, True),
+    ],
+)
+def test_a_mistake_about_windows_needs_three_windows(name: str, batches: int, is_found: bool, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SETUP.replace("range(16)", f"range({batches})") + PROGRAMS[name], encoding="utf-8")
+    with record() as run:
+        runpy.run_path(str(path), run_name="__main__")
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == ["AMP304"] * is_found

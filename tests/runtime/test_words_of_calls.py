@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from columns import compile_without_columns
 from runtime_programs import SETUP
 
 pytest.importorskip("torch")
@@ -44,6 +46,9 @@ def found(body: str, path: Path, code: str) -> Finding:
         ("(loss.backward(\n    retain_graph=True,\n))", "loss"),
         ("held['loss'].backward()", "held['loss']"),
         ("loss_of(x, y).backward()", "loss_of(x, y)"),
+        # Letters of several bytes before and in the call.
+        ("'größe' and held['loss'].backward()", "held['loss']"),
+        ("[loss, 'größe'][0].backward()", "[loss, 'größe'][0]"),
         ("torch.autograd.backward(loss)", "loss"),
         ("torch.autograd.backward([loss])", "loss"),
         ("torch.autograd.backward(tensors=loss)", "loss"),
@@ -224,6 +229,9 @@ with region:
     [
         ("scaler.step(optimizer=optimizer)", "scaler.step(optimizer)"),
         ("held['scaler'].step(held['optimizer'])", "held['scaler'].step(held['optimizer'])"),
+        # An argument without a text has its usual name.
+        ("scaler.step(**{'optimizer': optimizer})", "scaler.step(optimizer)"),
+        ("scaler.step(**{'optimizer': held['optimizer']})", "scaler.step(optimizer)"),
     ],
 )
 def test_a_step_without_an_update_is_named(call: str, said: str, tmp_path: Path) -> None:
@@ -241,6 +249,8 @@ scaler.scale(loss_of(*batches[0])).backward()
     [
         ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "`nn.utils.clip_grad_norm_` "),
         ("clip(parameters=model.parameters(), max_norm=1.0)", "`clip` "),
+        ("(clip\n    (model.parameters(), 1.0))", "`clip` "),
+        ("[clip][0](\n    model.parameters(),\n    1.0,\n)", "`[clip][0]` "),
     ],
 )
 def test_a_clip_before_unscale_is_named(call: str, said: str, tmp_path: Path) -> None:
@@ -325,3 +335,83 @@ for turn, (x, y) in enumerate(batches[:2]):
 """
     message = found(body, tmp_path / "train.py", "AMP204").message
     assert message.endswith("write `held['amp'].step(optimizer)` and then `held['amp'].update()` in its place")
+
+
+def found_without_columns(body: str, path: Path, code: str) -> Finding:
+    """Run a program whose code knows only its lines. Return the only finding of a rule."""
+    source = SETUP + body
+    path.write_text(source, encoding="utf-8")
+    with record() as run:
+        exec(compile_without_columns(source, str(path)), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102
+    assert run.failure is None
+    (finding,) = [finding for finding in run.findings if finding.code == code]
+    assert (finding.site.column, finding.site.end_line) == (0, finding.line)
+    return finding
+
+
+needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="code of Python 3.10 has no columns to leave out")
+
+
+@needs_columns
+@pytest.mark.parametrize(
+    ("call", "loss"),
+    [
+        ("loss.backward()", "`loss`"),
+        ("torch.autograd.backward(held['loss'])", "`held['loss']`"),
+        ("made = loss.backward()", "`loss`"),
+        # The line holds more than the call.
+        ("if loss is not None: loss.backward()", "the loss"),
+        ("for each in [loss]: each.backward()", "the loss"),
+        ("made = 1; loss.backward()", "the loss"),
+    ],
+)
+def test_a_loss_is_named_by_the_line_of_its_backward(call: str, loss: str, tmp_path: Path) -> None:
+    body = f"""
+x, y = batches[0]
+loss = loss_of(x, y)
+held = {{"loss": loss}}
+scaler.scale(loss)
+{call}
+scaler.step(optimizer)
+scaler.update()
+"""
+    finding = found_without_columns(body, tmp_path / "train.py", "AMP203")
+    assert finding.message.startswith(f"{loss} is not scaled, but `scaler.step(optimizer)` divides its gradients by ")
+    assert finding.line == (SETUP + body).split("\n").index(call) + 1
+
+
+@needs_columns
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ("with region:", "`region`"),
+        ("with regions['half'] as entered:", "`regions['half']`"),
+        ("with nullcontext(), region:", "autocast"),
+        ("if True: region.__enter__()", "autocast"),
+    ],
+)
+def test_a_context_is_named_by_the_line_of_its_entry(context: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+from contextlib import nullcontext
+
+region = torch.autocast("cpu", dtype=torch.bfloat16)
+regions = {{"half": region}}
+with region:
+    {context}
+{"        pass" if context.startswith("with") else ""}
+    model(batches[0][0])
+"""
+    message = found_without_columns(body, tmp_path / "train.py", "AMP102").message
+    assert message.partition(" is entered while it is already open")[0] == said
+
+
+@needs_columns
+def test_a_sum_is_named_by_the_line_of_its_addition(tmp_path: Path) -> None:
+    body = """
+total = torch.zeros((), dtype=torch.float16)
+term = torch.tensor(1.0, dtype=torch.float16)
+total += 2048.0
+for _ in range(64):
+    total += term
+"""
+    assert "`total`" in found_without_columns(body, tmp_path / "train.py", "AMP508").message

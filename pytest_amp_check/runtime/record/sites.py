@@ -211,8 +211,7 @@ class SiteFinder:
 
     def _make_site(self, key: list[int], codes: list[CodeType]) -> Site:
         if not key:
-            site = self._sites_by_calls.get(())
-            return site or self._sites_by_calls.setdefault((), Site("<unknown>", 1))
+            return self._sites_by_calls.setdefault((), Site("<unknown>", 1))
         caller = None
         for i in range(len(key) - 2, -2, -2):
             chain = tuple(key[i:])

@@ -278,15 +278,15 @@ def _is_integer_tensor(value: object) -> bool:
 
 def _how_rounded(node: ast.AST) -> str:
     """Return "cast" for a conversion of a tensor, "angles" for a matrix product, else ""."""
-    if isinstance(node, ast.BinOp):
-        return "angles" if isinstance(node.op, ast.MatMult) else ""
-    function = node.func if isinstance(node, ast.Call) else None
-    name = (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-    if name in ("to", "half", "bfloat16", "type", "type_as"):
-        return "cast"
-    return "angles" if name in ("matmul", "mm", "bmm", "einsum", "outer") else ""
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return "angles"
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            if name in ("to", "half", "bfloat16", "type", "type_as"):
+                return "cast"
+            if name in ("matmul", "mm", "bmm", "einsum", "outer"):
+                return "angles"
+    return ""
 
 
 def is_in_try(site: Site) -> bool:
@@ -314,7 +314,7 @@ def is_conditional(site: Site) -> bool:
 
 
 def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
-    """Return the conditions and error handlers around a location, in all calls that lead to the location.
+    """Return the conditions, cases and error handlers around a location, in all calls that lead to the location.
 
     Each entry is (file, line, True for the else branch). Two kinds of conditions are ignored: conditions on a
     remainder, which mark the end of a window, and conditions on a setting that the file assigns only once, which never
@@ -325,25 +325,45 @@ def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
         for node in _enclosing_statements(frame):
             if isinstance(node, ast.ExceptHandler):
                 conditions.add((frame.path, node.lineno, False))
-            elif (
-                isinstance(node, ast.If)
-                and not _compares_remainder(node.test)
-                and not _is_constant_condition(node.test, frame.path)
-            ):
-                conditions.add((frame.path, node.lineno, frame.line > _last_line(node.body[-1])))
+                continue
+            branch = _find_branch(node, frame.line)
+            if branch is not None and not (branch.ends_window or _is_constant_condition(branch.tested, frame.path)):
+                conditions.add((frame.path, branch.line, branch.is_else))
     return frozenset(conditions)
+
+
+class _Branch(NamedTuple):
+    """A branch of an ``if`` or ``match`` statement: the tested expression, and the line of the condition.
+
+    ``ends_window``: the condition only tests a remainder, as at the end of an accumulation window.
+    """
+
+    tested: ast.expr
+    line: int
+    is_else: bool
+    ends_window: bool
+
+
+def _find_branch(node: ast.AST, line: int) -> _Branch | None:
+    """Return the branch of a statement that contains a line, or None for other statements."""
+    if isinstance(node, ast.If):
+        return _Branch(node.test, node.lineno, line > _last_line(node.body[-1]), _compares_remainder(node.test))
+    if isinstance(node, ast.Match):
+        case = next(case for case in node.cases if any(_covers(statement, line) for statement in case.body))
+        return _Branch(node.subject, case.pattern.lineno, False, _has_remainder(node.subject))
+    return None
 
 
 def is_chosen(site: Site, backward: Site) -> bool:
     """Return True if a step has a condition that its backward does not have, other than a count of micro-batches."""
     backward_conditions = enclosing_conditions(backward)
     return any(
-        (frame.path, node.lineno, frame.line > _last_line(node.body[-1])) not in backward_conditions
+        (frame.path, branch.line, branch.is_else) not in backward_conditions
         for frame in site.list_frames()
         for node in _enclosing_statements(frame)
-        if isinstance(node, ast.If)
-        and not _is_constant_condition(node.test, frame.path)
-        and not _is_of_count(node.test, frame.path)
+        if (branch := _find_branch(node, frame.line)) is not None
+        and not _is_constant_condition(branch.tested, frame.path)
+        and not _is_of_count(branch.tested, frame.path)
     )
 
 
@@ -574,7 +594,7 @@ def _enclosing_statements(site: Site) -> Iterator[ast.AST]:
             for child in [child for case in children for child in case.body] if name == "cases" else children:
                 if isinstance(child, (ast.stmt, ast.ExceptHandler)) and _covers(child, site.line):
                     inner = child
-                    if name == "body" or isinstance(node, ast.If):
+                    if name in ("body", "cases") or isinstance(node, ast.If):
                         statements.append(node)
         if inner is None:
             break

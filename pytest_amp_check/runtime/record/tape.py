@@ -82,7 +82,7 @@ class TapedCall:
         "used_calls",
     )
 
-    def __init__(self, function: Any, positions: tuple[Position, ...], precision: Precision) -> None:
+    def __init__(self, function: Any, positions: tuple[Position, ...], precision: Precision, pass_number: int) -> None:
         # A module may be freed before its outputs. A module without weights, such as a temporary loss module, is kept
         # alive like an argument.
         self._is_weak = isinstance(function, nn.Module) and _has_weights(function)
@@ -90,7 +90,7 @@ class TapedCall:
         self.positions = positions
         self.precision = precision
         #: Number of backward passes before the call.
-        self.pass_number = 0
+        self.pass_number = pass_number
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
@@ -125,7 +125,7 @@ class Tape:
         self.pass_count = 0
         self._slots_by_id: _PATHS = {}
         self._counted_attributes: weakref.WeakKeyDictionary[
-            nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]]
+            nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]] | None
         ] = weakref.WeakKeyDictionary()
         self._prune_size = MANY
 
@@ -133,8 +133,8 @@ class Tape:
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> TapedCall:
         """Create the record of a call that is about to run."""
-        call = TapedCall(function, () if frame is None else own_positions(frame), Precision.current())
-        call.pass_number = self.pass_count
+        positions = () if frame is None else own_positions(frame)
+        call = TapedCall(function, positions, Precision.current(), self.pass_count)
         call.args = self._encode(args, call.used_calls, DEEP)
         if kwargs:
             call.kwargs = self._encode(kwargs, call.used_calls, DEEP)
@@ -244,7 +244,8 @@ class Tape:
                 names = tuple(n for n, v in space.items() if type(v) in _PLAIN and n != "training")
                 if names and not type(each).__module__.startswith("torch."):
                     cached.append((weakref.ref(each), names, len(space)))
-            self._counted_attributes[module] = cached
+            # The first call may create attributes, so the second call lists them again.
+            self._counted_attributes[module] = cached if module in self._counted_attributes else None
         values = []
         for reference, names, _ in cached:
             submodule = reference()

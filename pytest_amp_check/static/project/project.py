@@ -321,9 +321,9 @@ class Project:
                     from .import_kinds import casting_imports, rounding_imports
                     from .relevance import mark_relevant
 
-                    asked = partial(self.is_relevant_import, importer=path)
-                    casting = casting_imports(made, partial(asked, exports=self.casting_exports))
-                    rounding = rounding_imports(made, partial(asked, exports=self.rounding_exports))
+                    matches = partial(self.is_relevant_import, importer=path)
+                    casting = casting_imports(made, partial(matches, exports=self.casting_exports))
+                    rounding = rounding_imports(made, partial(matches, exports=self.rounding_exports))
                     mark_relevant(made, self.relevant_imports(made, path), casting, rounding)
                 finally:
                     self.dependencies, self.import_targets = outer
