@@ -419,6 +419,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.multiplies_coordinates,
         prescan.may_round_inputs,
         prescan.makes_values_low,
+        prescan.gives_dtype,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n)
@@ -429,7 +430,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, rounds, lowers, *names = rest
+    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, rounds, lowers, gives, *names = rest
     classes, bases, combined, imports = names
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
@@ -441,6 +442,7 @@ def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     prescan.optimizes_model = parse_bool(optimizes)
     prescan.multiplies_coordinates = parse_bool(multiplies)
     prescan.may_round_inputs, prescan.makes_values_low = parse_bool(rounds), parse_bool(lowers)
+    prescan.gives_dtype = parse_bool(gives)
     prescan.class_names, prescan.base_names = _decode_names(classes), _decode_names(bases)
     prescan.combined_bases, prescan.imported_names = _decode_names(combined), _decode_names(imports)
     return prescan

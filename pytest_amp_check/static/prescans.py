@@ -88,7 +88,7 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
             return False
         imported = sources_of_imports(project, prescan.path)
         # A file that trains nothing may connect a file that trains with a file that saves, or choose its dtype.
-        connects = prescan.does_training_part or prescan.may_use_float16
+        connects = prescan.does_training_part or prescan.gives_dtype
         return not training.isdisjoint(imported) and (connects or not parts.isdisjoint(imported))
 
     def trains_cast_model(prescan: Prescan) -> bool:

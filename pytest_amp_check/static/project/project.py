@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: Maximum source size, in characters, of the cached syntax trees of imported files.
 MAX_CACHED_CHARACTERS = 4_000_000
 #: Maximum source size, in characters, of the other files that the analysis of one file may parse.
+#: Largest file, in bytes, that is analyzed only because its definitions may round their inputs.
+MAX_ROUNDING_FILE = 24_000
 MAX_GIVEN_CHARACTERS = 1_500_000
 #: Common source directories on the import path, relative to each parent directory.
 SOURCE_FOLDERS = ("", "src", "lib")
@@ -369,8 +371,13 @@ class Project:
         )
 
     def may_round_inputs(self, path: str, name: str) -> bool:
-        """Return True if a name of a file, or the file without a name, may compute what low inputs spoil."""
+        """Return True if a name of a file, or the file without a name, may compute what low inputs spoil.
+
+        Large files are left out: the analysis of a large model for each program that uses it takes too long.
+        """
         self.dependencies.add(path)
+        if len(source_files.load_or_nothing(path, self.largest)) > MAX_ROUNDING_FILE:
+            return False
         if not name:
             return self.rounding_exports.is_relevant_file(path)
         return self._add_dependencies(self.rounding_exports.relevance_of_name(path, name, self._find_import))

@@ -96,7 +96,8 @@ _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
 )
 
 #: Identifiers of code that a low dtype spoils, beside a cast to it in the same file. A sum may start from zeros.
-ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES | {"zeros", "new_zeros"}
+ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES
+_ZERO_NAMES = frozenset({"zeros", "new_zeros"})
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
@@ -112,10 +113,11 @@ _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE 
 _TRAINING_STEP = _BACKWARD | _STEP
 # Use of a name that may be relevant in another file; save or load of a state; name of an optimizer or a scaler.
 _OTHER_FILE, _TAKES, _OWNER = (1 << n for n in range(10, 13))
-# Computation that the low dtype of a cast spoils; use of a dtype that a setting names.
-_ROUNDS, _CHOOSES = (1 << n for n in range(13, 15))
+# Computation that the low dtype of a cast spoils; use of a dtype that a setting names; start of a sum.
+_ROUNDS, _CHOOSES, _ZEROS = (1 << n for n in range(13, 16))
 _BITS = {
     **dict.fromkeys(ROUNDED_NAMES, _ROUNDS),
+    **dict.fromkeys(_ZERO_NAMES, _ZEROS),
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
     "GradScaler": _AMP,
     "ShardedGradScaler": _AMP,
@@ -126,7 +128,7 @@ _BITS = {
     "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
     "step": _STEP,
-    COUNTING: _COUNTS | _ROUNDS,
+    COUNTING: _COUNTS,
     LARGE_NUMBER: _LARGE,
     FILLING: _FILLS,
     SMALL_NUMBER: _ROUNDS,
@@ -158,7 +160,8 @@ def _may_violate(bits: int) -> bool:
 
 def _computes_low(bits: int) -> bool:
     """Return True if a function with these action bits casts values to a low dtype, and may lose their digits."""
-    return bool(bits & _CASTS and bits & _ROUNDS)
+    sums = _ZEROS | _COUNTS
+    return bool(bits & _CASTS and (bits & _ROUNDS or bits & sums == sums))
 
 
 def may_train(module: Module) -> bool:
@@ -210,7 +213,12 @@ def mark_relevant(
     bits.update((name, bits.get(name, 0) | _ROUNDS) for name in rounding)
     plain_bits = dict(bits)
     lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
-    if lows or "getattr(torch, " in module.text:
+    is_test = is_test_file(module.path)
+    if is_test:
+        # A test chooses the dtype of its own inputs.
+        bits = {name: does & ~(_ROUNDS | _ZEROS) for name, does in bits.items()}
+        plain_bits = dict(bits)
+    elif lows or "getattr(torch, " in module.text:
         # A default of a parameter, of a class or of the module may be low.
         bits.update(
             (name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype")
@@ -218,14 +226,14 @@ def mark_relevant(
     for name in casting:
         bits[name] = bits.get(name, 0) | _CASTS
     small = SMALL_NUMBER in module.identifiers
-    fragile = FRAGILE_NAMES | ROUNDED_NAMES if lows else FRAGILE_NAMES
+    fragile = FRAGILE_NAMES | ROUNDED_NAMES | _ZERO_NAMES if lows else FRAGILE_NAMES
     module.may_lose_precision = small or bool(rounding) or not fragile.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
     named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.imports))
     everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
-    rounds = {name: _ROUNDS for name, does in bits.items() if does & _ROUNDS}
+    rounds = {name: does & (_ROUNDS | _ZEROS) for name, does in bits.items() if does & (_ROUNDS | _ZEROS)}
     found = _bits_by_callee(used, bits if trains else rounds) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
@@ -252,7 +260,7 @@ def mark_relevant(
     losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and function.cls is not None and does[function] & _AMP}
-    if is_test_file(module.path):
+    if is_test:
         # Each test has an instance of its own: the methods share only what the class keeps in attributes.
         amp = {name for name, actions in (*bits.items(), *found.items()) if actions & _AMP}
         scaling = {cls for cls in scaling if _may_keep(cls, amp, foreign)}

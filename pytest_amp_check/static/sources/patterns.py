@@ -52,6 +52,7 @@ class Code:
         "_searched_words",
         "_words_found",
         "data",
+        "is_test",
     )
 
     def __init__(self, data: bytes, searched_words: Iterable[bytes] | None = None) -> None:
@@ -62,6 +63,8 @@ class Code:
         self._bare_code: Code | None = None
         self._may_enter_autocast: bool | None = None
         self._runs_backward: bool | None = None
+        #: True for a test, which chooses the dtype of its own inputs.
+        self.is_test = False
         #: True if the code is known to have no docstring.
         self._has_no_docstrings = False
 
@@ -80,6 +83,8 @@ class Code:
             data = strip_docstrings(self.data)
             self._has_no_docstrings = data is self.data
             self._bare_code = None if self._has_no_docstrings else Code(data, self.words_found)
+            if self._bare_code is not None:
+                self._bare_code.is_test = self.is_test
         return self._bare_code or self
 
     @property
@@ -135,9 +140,14 @@ class Code:
         return _enters_in_forward(self.data)
 
     @property
+    def gives_dtype(self) -> bool:
+        """True if the code constructs an object with a low dtype, which may be a trainer of another file."""
+        return b"float16" in self.words_found and re.search(_GIVEN_TO_CLASS, self.data) is not None
+
+    @property
     def may_round_inputs(self) -> bool:
         """True if a definition in the code may compute what the low dtype of its inputs spoils."""
-        return b"torch" in self.data and may_round_inputs(self.data)
+        return b"torch" in self.data and any(map(may_round_inputs, re.split(_START_OF_DEFINITION, self.data)))
 
     @property
     def casts_models(self) -> bool:
@@ -189,7 +199,7 @@ class Code:
         return self._has_rule_word() and (self.without_docstrings is self or self.without_docstrings._has_rule_word())
 
     def _has_rule_word(self) -> bool:
-        return any(map(self.has_rule_need, rules.WORDS))
+        return any(map(self.has_rule_need, rules.WORDS if not self.is_test else _WORDS_OF_TESTS))
 
     def has_rule_need(self, need: str) -> bool:
         """Return True if the code has the words for a need of a rule (:attr:`~.protocol.rule.Rule.prescan_words`)."""
@@ -296,7 +306,7 @@ class Code:
         names a low dtype may choose the dtype of a training.
         """
         data = self.data
-        if not (self.does_training_part or b".optim" in data or self.may_use_float16 or makes_values_low(data)):
+        if not (self.does_training_part or b".optim" in data or self.gives_dtype or makes_values_low(data)):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -584,22 +594,29 @@ _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat1
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: A tensor that the code itself makes low: a cast, or a constructor with a low dtype.
 _LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
-#: Calls and operators whose result a low dtype spoils, beside this cast.
+#: Calls and numbers that a low dtype spoils, beside this cast, and the start of a sum in a low dtype.
 _ROUNDED_MATH = (
-    rb"\b(?:arange|linspace|cumsum|softmax|log|exp|expm1|log1p|var|std|normalize|square|pow|rsqrt|numpy)\("
-    rb"|\+= |\badd_\(|\de-(?:0?[5-9]|1\d)\b"
+    rb"\b(?:arange|cumsum|topk|torch\.log|log_softmax|kl_div|rsqrt)\(|\.log\(\)"
+    rb"|\de-(?:0?[89]|1\d)\b|zeros\([^\n]{0,80}dtype\s*=\s*torch\.(?:b?float16|half)\b"
 )
 #: Positions in the dtype of another tensor, and a number that float16 rounds to zero.
 _ROUNDED_INPUTS = (
     rb"arange\([^\n]{0,200}(?:dtype\s*=\s*\w+\.dtype|\.(?:to|type_as)\()|\de-(?:0?[89]|1\d)\b"
     rb"|register_buffer\([^\n]{0,40}freq"
 )
+#: Largest definition, in bytes, that is followed only because it may round its inputs. Larger ones take long.
+_LARGEST_ROUNDING = 6_000
+#: Words of code that computes with tensors, and words of which each match of :data:`_ROUNDED_INPUTS` has one.
+_TENSOR_WORDS = (b"torch", b"nn.", b"F.", b"forward(")
+_ROUNDED_WORDS = (b"arange(", b"e-", b"freq")
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
 #: A line that enters autocast, and does not choose whether.
 _REGION_LINE = rb"(?m)^[ \t]*(?:@|with[ \t]+)[\w.]*autocast\((?![^\n]*enabled)"
 #: A low dtype that a function returns, that a table holds, or that is a constant.
 _GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
+#: The construction of an object with a low dtype.
+_GIVEN_TO_CLASS = rb"\b[A-Z]\w*\([^\n]{0,200}\btorch\.b?float16\b"
 #: The cast of a model to a dtype that a variable or a setting holds.
 _CAST_TO_CHOICE = rb"\b(?:model|self)\.to\((?:dtype ?= ?)?[\w.]{0,60}dtype\b"
 #: Code before a cast of a model, or of the value that a model gets.
@@ -667,6 +684,7 @@ def fragile_lines(data: bytes) -> list[int]:
 _PRODUCT = rb" @ |\b(?:b?mm|matmul|einsum|baddbmm|multi_dot|chain_matmul)\("
 _PRODUCT_WORDS = (b" @ ", b"mm(", b"matmul(", b"einsum(", b"multi_dot(")
 _START_OF_FUNCTION = rb"\n[ \t]*(?:async )?def "
+_START_OF_DEFINITION = rb"\n(?=class |def )"
 _SQUARED = rb"(?:\*\* ?2\b|\bpow\(|\bsquare\()"
 _USE_OF_DIGITS = (
     rb"\b(?:arc|a)(?:cos|sin|tan2)\(|grid_sample\(|\b(?:p?inv|inverse|pinverse|solve|cholesky|svd|eigh|det)\(|\bcdist\("
@@ -773,21 +791,22 @@ def may_round_inputs(data: bytes) -> bool:
     Positions take the dtype of another tensor, a small number bounds a divisor, a fill is beyond float16, or scores
     are cast before they are ranked.
     """
-    if b"torch" not in data and b"self" not in data and b"(" not in data:
+    if len(data) > _LARGEST_ROUNDING or not any(word in data for word in _TENSOR_WORDS):
         return False
-    if re.search(_ROUNDED_INPUTS, data) is not None or any(map(_rounds_scores, data.split(b"\n"))):
+    if any(word in data for word in _ROUNDED_WORDS) and re.search(_ROUNDED_INPUTS, data) is not None:
         return True
-    return _fills_large_number(Code(data))
+    if b"topk(" in data and any(_rounds_scores(line) for _, line in _lines_containing(b"softmax(", data)):
+        return True
+    return any(word in data for word in (*_FILL_WORDS, _ITEMS)) and _fills_large_number(Code(data))
 
 
 def makes_values_low(data: bytes) -> bool:
     """Return True if code enters autocast, casts to a low dtype, or lets a framework run a model in a region."""
-    return (
-        b"autocast" in data
-        or re.search(_LOW_TENSOR, data) is not None
-        or (b"precision" in data and re.search(_REGION_OPTION, data) is not None)
-        or b"MixedPrecision" in data
-    )
+    if b"autocast" in data or b"MixedPrecision" in data:
+        return True
+    if (b"half" in data or b"float16" in data) and re.search(_LOW_TENSOR, data) is not None:
+        return True
+    return b"precision" in data and re.search(_REGION_OPTION, data) is not None
 
 
 def _enters_in_forward(data: bytes) -> bool:
@@ -862,6 +881,8 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "loss of a Trainer": ((b"compute_loss(",), _defines_loss_of_trainer),
     "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
+#: Needs of rules in tests.
+_WORDS_OF_TESTS = tuple(word for word in rules.WORDS if word != "low-precision math")
 #: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}
 #: Further words for the prescan: float16, Trainers, and names that connect this file with other files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...protocol.sites import is_test_file
 from . import code_blocks, source_files
 from .patterns import Code, makes_values_low
 
@@ -24,6 +25,7 @@ class Prescan:
                          enters autocast
     may_round_inputs     the file may compute what the low dtype of its inputs spoils
     makes_values_low     the file may cast to a low dtype, or enter autocast
+    gives_dtype          a file without a mistake of its own constructs an object with a low dtype
     optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
     multiplies_coordinates  the file may multiply matrices of coordinates, and use their digits
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
@@ -46,6 +48,7 @@ class Prescan:
         "digest",
         "does_training_part",
         "does_training_step",
+        "gives_dtype",
         "has_fragile_math",
         "has_lightning16",
         "imported_names",
@@ -72,7 +75,7 @@ class Prescan:
         self.imported_names: set[bytes] | None = None
         self.does_training_part = self.does_training_step = False
         self.casts_weights = self.casts_models = self.optimizes_model = False
-        self.multiplies_coordinates = self.may_round_inputs = self.makes_values_low = False
+        self.multiplies_coordinates = self.may_round_inputs = self.makes_values_low = self.gives_dtype = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
@@ -85,6 +88,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     """
     data = code_blocks.load_source(path, largest)
     code = Code(code_blocks.code_bytes(path, data))
+    code.is_test = is_test_file(path)
     # Code in documentation is no part of the programs of this project.
     shown = code_blocks.is_markdown(path)
     facts = (code.may_enter_autocast, code.may_use_float16, code.has_lightning16, code.may_resume)
@@ -97,12 +101,12 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
         seen.combined_bases = code.combined_bases()
         seen.does_training_part = code.does_training_part
-        seen.optimizes_model = code.optimizes_model
+        seen.optimizes_model, seen.gives_dtype = code.optimizes_model, code.gives_dtype
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
         seen.multiplies_coordinates = code.multiplies_coordinates
         seen.may_round_inputs = code.may_round_inputs
-        seen.makes_values_low = not seen.may_have_findings and makes_values_low(code.data)
+        seen.makes_values_low = not (seen.may_have_findings or code.is_test) and makes_values_low(code.data)
         seen.chooses_model_dtype = code.chooses_model_dtype
         seen.casts_weights = code.casts_weights or code.enters_in_forward
         seen.casts_models = code.casts_models
