@@ -233,6 +233,10 @@ def _run_forward_method(
     )
     if not (telling or casts or is_low or rounds_here):
         return None
+    spent = interp.file_data(_RoundingStatements)
+    only_rounds = not (telling or casts or rounds_here)
+    if only_rounds and spent.number > MAX_ROUNDING_STATEMENTS:
+        return None
     outcome: list[Value] = []
     inner = FunctionValue(method, defining_frame(interp, method), receiver)
 
@@ -251,9 +255,25 @@ def _run_forward_method(
 
     casting = interp.graph_data(RepeatedCosts).casting_modules
     casting.append(tracked_object)
+    counts = interp.statement_count, interp.other_file_statements
     interp.dry_run(inline_forward)
+    if only_rounds:
+        # The protocol keeps its own budget.
+        spent.number += interp.statement_count - counts[0]
+        interp.statement_count, interp.other_file_statements = counts
     casting.pop()
     return outcome[0]
+
+
+#: Maximum number of statements that the analysis of one file executes only because a forward may round its inputs.
+MAX_ROUNDING_STATEMENTS = 5_000
+
+
+class _RoundingStatements:
+    """Number of these statements so far."""
+
+    def __init__(self) -> None:
+        self.number = 0
 
 
 def _cast_input(value: Value, dtype: str) -> Value:

@@ -301,7 +301,7 @@ def mark_relevant(
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = small or not fragile.isdisjoint(function.used_names) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
-    words, contexts = RELEVANT_NAMES | amp | foreign | casting | rounding, CONTEXT_NAMES | amp | rounding
+    words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
 
 
