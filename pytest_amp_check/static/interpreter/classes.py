@@ -703,6 +703,10 @@ def _instance_method(
     )
 
 
+#: Class method by which libraries load a model.
+LOADER = "from_pretrained"
+
+
 def _class_method(
     interp: Interpreter, receiver: ClassValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -710,7 +714,8 @@ def _class_method(
     if found is not None:
         return found
     method = method_of(interp, receiver.cls, name)
-    if method is None:
+    # The loader of a library takes long to analyze, and what it returns is a model like any other.
+    if method is None or (name == LOADER and method.module is not interp.module):
         return call_unknown(
             interp, interp.unknown_value(("class attribute", id(receiver.cls.node), name), name), args, keywords, node
         )
