@@ -225,11 +225,12 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
     """Return the module at a path. None if neither the module nor its re-exports under ``name`` are relevant."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
+    # A file that trains nothing uses other files only for what low inputs spoil.
+    follows = interp.module.may_train and (
+        interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
+    )
     useful = (
-        interp.loads_any_file
-        or interp.project.is_relevant_file(path)
-        or (name and interp.project.may_reexport(path, name))
-        or (interp.module.makes_low and interp.project.may_round_inputs(path, name))
+        interp.loads_any_file or follows or (interp.module.makes_low and interp.project.may_round_inputs(path, name))
     )
     module = interp.project.module_at(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None

@@ -192,8 +192,9 @@ def _call_module_instance(
         if method not in interp.active_functions:
             outcome = _run_forward_method(interp, method, receiver, args, keywords, node)
             telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
-            if outcome is not None and tracked_object.attributes.dtypes.prepared_in:
-                # The framework converts the outputs to float32.
+            dtypes = tracked_object.attributes.dtypes
+            if outcome is not None and (dtypes.prepared_in or dtypes.computes_in in LOW_DTYPES):
+                # The framework or the policy decides the dtype of the outputs.
                 return _copy_reductions(outcome, made).with_dtype_info(NO_DTYPE_INFO) if telling else made
             if outcome is not None:
                 return _copy_reductions(outcome, made) if telling else _copy_dtypes(outcome, made)

@@ -140,11 +140,6 @@ class Code:
         return _enters_in_forward(self.data)
 
     @property
-    def gives_dtype(self) -> bool:
-        """True if the code constructs an object with a low dtype, which may be a trainer of another file."""
-        return b"float16" in self.words_found and re.search(_GIVEN_TO_CLASS, self.data) is not None
-
-    @property
     def may_round_inputs(self) -> bool:
         """True if a definition in the code may compute what the low dtype of its inputs spoils."""
         return b"torch" in self.data and any(map(may_round_inputs, re.split(_START_OF_DEFINITION, self.data)))
@@ -306,7 +301,7 @@ class Code:
         names a low dtype may choose the dtype of a training.
         """
         data = self.data
-        if not (self.does_training_part or b".optim" in data or self.gives_dtype or makes_values_low(data)):
+        if not (self.does_training_part or b".optim" in data or gives_dtype(data) or makes_values_low(data)):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -798,6 +793,11 @@ def may_round_inputs(data: bytes) -> bool:
     if b"topk(" in data and any(_rounds_scores(line) for _, line in _lines_containing(b"softmax(", data)):
         return True
     return any(word in data for word in (*_FILL_WORDS, _ITEMS)) and _fills_large_number(Code(data))
+
+
+def gives_dtype(data: bytes) -> bool:
+    """Return True if code constructs an object with a low dtype, which may be a trainer of another file."""
+    return b"float16" in data and re.search(_GIVEN_TO_CLASS, data) is not None
 
 
 def makes_values_low(data: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.sites import is_test_file
 from . import code_blocks, source_files
-from .patterns import Code, makes_values_low
+from .patterns import Code, gives_dtype, makes_values_low
 
 
 class Prescan:
@@ -101,7 +101,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
         seen.combined_bases = code.combined_bases()
         seen.does_training_part = code.does_training_part
-        seen.optimizes_model, seen.gives_dtype = code.optimizes_model, code.gives_dtype
+        seen.optimizes_model, seen.gives_dtype = code.optimizes_model, gives_dtype(code.data)
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
         seen.multiplies_coordinates = code.multiplies_coordinates
