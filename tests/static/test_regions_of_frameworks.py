@@ -153,3 +153,43 @@ def test_a_loss_divided_by_the_micro_batches_so_far(divisor: str, found: list[st
         "        scaler.step(optimizer)\n        scaler.update()\n        optimizer.zero_grad()\n"
     )
     assert [finding.code for finding in check_source(text, "run.py")] == found
+
+
+WARM_UP = """\
+import torch
+from torch import nn
+
+
+def main(loader, k):
+    model = nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for length in range(4, 40, 4):
+        model(torch.randn(length, 8)).mean().backward()
+        model.zero_grad()
+    for number, batch in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch).mean() / k
+        scaler.scale(loss).backward()
+        if (number + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_warm_up_that_discards_its_gradients() -> None:
+    """The loop of a warm-up is no window: other gradients are computed before the step."""
+    assert check_source(WARM_UP, "train.py") == []
+
+
+def test_micro_batches_that_discard_their_gradients() -> None:
+    """The step after the loop finds the gradients of no micro-batch."""
+    text = (
+        "import torch\n\n\ndef main(net, loader):\n    optimizer = torch.optim.Adam(net.parameters())\n"
+        "    scaler = torch.amp.GradScaler('cuda')\n    for batches in loader:\n        for n in range(4):\n"
+        "            with torch.autocast('cuda', dtype=torch.float16):\n                loss = net(batches[n]).mean() / 4\n"
+        "            scaler.scale(loss).backward()\n            optimizer.zero_grad()\n"
+        "        scaler.step(optimizer)\n        scaler.update()\n"
+    )
+    assert [finding.code for finding in check_source(text, "train.py")] == ["AMP215"]

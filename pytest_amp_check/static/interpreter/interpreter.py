@@ -248,6 +248,7 @@ class Interpreter:
 
     def finish_graph(self) -> None:
         """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
+        _close_discarded_windows(self)
         _drop_unrelated_divisors(self)
         unchanged_mask = 0
         for node in self.builder.nodes:
@@ -543,6 +544,37 @@ def _get_or_create(data: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
     if made is None:
         made = data[kind] = kind()
     return made
+
+
+def _close_discarded_windows(interp: Interpreter) -> None:
+    """Let a loop be no window if it clears its gradients and other gradients are computed before any step.
+
+    Such a loop warms up, or allocates memory for the largest batch.
+    """
+    nodes = interp.builder.nodes
+    clears = [node.event for node in nodes if isinstance(node.event, e.ZeroGrad)]
+    clearing = {key for event in clears for key in event.loops or ()}
+    for index, node in enumerate(nodes) if clearing else ():
+        event = node.event
+        if not isinstance(event, e.Backward) or event.inside != e.MICRO or not event.loops:
+            continue
+        if event.loops[-1] in clearing and not _reaches_step(nodes, index, event.loops[-1]):
+            event.inside = ""
+
+
+def _reaches_step(nodes: Items[Node], start: int, loop: int) -> bool:
+    """Return True if a step is reached from a node before a backward outside of the loop."""
+    todo, seen = [start], {start}
+    while todo:
+        for target, *_ in nodes[todo.pop()].edges:
+            event = nodes[target].event
+            if isinstance(event, (e.ScalerStep, e.Step, e.Handoff)):
+                return True
+            is_other = isinstance(event, e.Backward) and loop not in (event.loops or ())
+            if target not in seen and not is_other:
+                seen.add(target)
+                todo.append(target)
+    return False
 
 
 def _drop_unrelated_divisors(interp: Interpreter) -> None:

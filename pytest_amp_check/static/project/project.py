@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
+from ..sources.patterns import is_class_without_base
 from ..sources.tokens import refuse_dense
 from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, ROUNDS_INPUTS, Exports, NameRelevance
 from .import_search import iterate_imports, kept_import_targets
@@ -376,7 +377,8 @@ class Project:
         Large files are left out: the analysis of a large model for each program that uses it takes too long.
         """
         self.dependencies.add(path)
-        if len(source_files.load_or_nothing(path, self.largest)) > MAX_ROUNDING_FILE:
+        data = source_files.load_or_nothing(path, self.largest)
+        if len(data) > MAX_ROUNDING_FILE or is_class_without_base(data, name.encode()):
             return False
         if not name:
             return self.rounding_exports.is_relevant_file(path)

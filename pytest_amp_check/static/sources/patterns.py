@@ -472,6 +472,15 @@ def is_torch(module: bytes) -> bool:
     return module == b"torch" or module.startswith(b"torch.")
 
 
+def is_class_without_base(data: bytes, name: bytes) -> bool:
+    """Return True if code defines a class of a name that derives from nothing, and so is no module of torch.
+
+    It may be a scheduler or a data set, which take part in other ways.
+    """
+    bases = [bases.strip() for cls, bases in _class_definitions(data) if cls == name]
+    return bool(bases) and all(each in (b"", b"object") for each in bases)
+
+
 #: Functions of torch whose names end in "autocast" and that enter no region of the calling program.
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
