@@ -188,7 +188,8 @@ def test_micro_batches_that_discard_their_gradients() -> None:
     text = (
         "import torch\n\n\ndef main(net, loader):\n    optimizer = torch.optim.Adam(net.parameters())\n"
         "    scaler = torch.amp.GradScaler('cuda')\n    for batches in loader:\n        for n in range(4):\n"
-        "            with torch.autocast('cuda', dtype=torch.float16):\n                loss = net(batches[n]).mean() / 4\n"
+        "            with torch.autocast('cuda', dtype=torch.float16):\n"
+        "                loss = net(batches[n]).mean() / 4\n"
         "            scaler.scale(loss).backward()\n            optimizer.zero_grad()\n"
         "        scaler.step(optimizer)\n        scaler.update()\n"
     )
