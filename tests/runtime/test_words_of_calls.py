@@ -400,6 +400,7 @@ with region:
     {context}
 {"        pass" if context.startswith("with") else ""}
     model(batches[0][0])
+{"" if context.startswith("with") else "    region.__exit__(None, None, None)"}
 """
     message = found_without_columns(body, tmp_path / "train.py", "AMP102").message
     assert message.partition(" is entered while it is already open")[0] == said
