@@ -76,19 +76,7 @@ def _default_of_variable(interp: Interpreter, name: str, steps: int) -> ast.expr
     ]
     if made:
         return _find_default(interp, made[0], steps - 1) if len(made) == 1 else None
-    return _defaults_of(function).get(name)
-
-
-def _defaults_of(function: Function) -> dict[str, ast.expr]:
-    """Return the defaults of the parameters of a function."""
-    spec = function.node.args
-    positional = [*spec.posonlyargs, *spec.args]
-    found = {
-        parameter.arg: default
-        for parameter, default in zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
-    }
-    given = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-    return {**found, **{parameter.arg: default for parameter, default in given if default is not None}}
+    return function.defaults().get(name)
 
 
 def _class_of(interp: Interpreter, node: ast.expr) -> Class | None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 #: Maximum source size, in characters, of the cached syntax trees of imported files.
 MAX_CACHED_CHARACTERS = 4_000_000
 #: Maximum source size, in characters, of the other files that the analysis of one file may parse.
+MAX_GIVEN_CHARACTERS = 1_500_000
 #: Largest file, in bytes, that is analyzed only because its definitions may round their inputs.
 MAX_ROUNDING_FILE = 24_000
-MAX_GIVEN_CHARACTERS = 1_500_000
 #: Common source directories on the import path, relative to each parent directory.
 SOURCE_FOLDERS = ("", "src", "lib")
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.frameworks import REGION_DTYPES
 from .syntax import bound_by_import, children, tail_name, walk
 
 TYPE_CHECKING = False
@@ -108,18 +109,15 @@ def _is_apex_level(keyword: ast.keyword) -> bool:
     return keyword.arg == "opt_level" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "O0")
 
 
-#: Options of frameworks that run the forward of the model in a float16 region, with the values that do so.
-_FLOAT16_OPTIONS: dict[str | None, tuple[object, ...]] = {
-    "mixed_precision": ("fp16",),
-    "precision": ("16-mixed", "16"),
-    "fp16": (True,),
-}
-
-
 def _is_float16_option(keyword: ast.keyword) -> bool:
     """Return True for ``mixed_precision="fp16"`` of accelerate, and the like of Lightning and Transformers."""
-    value = keyword.value
-    return isinstance(value, ast.Constant) and value.value in _FLOAT16_OPTIONS.get(keyword.arg, ())
+    match keyword:
+        case ast.keyword(arg="fp16", value=ast.Constant(value=True)):
+            return True
+        case ast.keyword(arg="mixed_precision" | "precision", value=ast.Constant(value=str(precision))):
+            # The number 16 is as often a count of digits.
+            return REGION_DTYPES.get(precision) == "float16"
+    return False
 
 
 def _is_of_bfloat16(call: ast.Call) -> bool:
