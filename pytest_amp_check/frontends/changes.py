@@ -82,6 +82,7 @@ def _find_revision_path(path: str, top: str, folder: str, former: dict[str, str]
 
 def _write_revision(top: str, commit: str, folder: str) -> None:
     """Write the source files and project files of a commit, unchanged and without git filters."""
+    from ..static.sources.configurations import may_configure_training
     from ..static.sources.source_files import SUFFIXES
 
     inside = os.path.join(folder, "")
@@ -91,7 +92,7 @@ def _write_revision(top: str, commit: str, folder: str) -> None:
             "\0"
         )
         # git itself refuses names that lead out of the tree, and never creates such names.
-        if name.endswith(SUFFIXES + DECLARING) and ".." not in name.split("/")
+        if (name.endswith(SUFFIXES + DECLARING) or may_configure_training(name)) and ".." not in name.split("/")
     ]
     os.mkdir(os.path.join(folder, ".git"))
     for name, data in _read_contents(top, commit, names):

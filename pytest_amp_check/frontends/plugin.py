@@ -293,9 +293,9 @@ class _CheckPlugin:
         self, file_path: Path, parent: pytest.Collector
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         nodes = yield
-        from ..static.sources.source_files import SUFFIXES
+        from ..static.sources.source_files import may_be_checked
 
-        if not file_path.name.endswith(SUFFIXES):
+        if not may_be_checked(str(file_path)):
             return nodes
         session = parent.session
         given = session.isinitpath(file_path)

@@ -20,7 +20,7 @@ from .processes import shared_arguments
 from .project.project import Project
 from .results import AnalysisResult, FileResult
 from .settings import Settings
-from .sources import code_blocks, source_files
+from .sources import code_blocks, configurations, source_files
 from .sources.block import Block
 from .sources.newer_syntax import Rejection, explain_rejection
 from .sources.patterns import Code, makes_values_low
@@ -47,6 +47,8 @@ def analyze_text(text: str, path: str, settings: Settings, project: Project) -> 
 
     Findings of documents are final here, because no other file calls code in a document.
     """
+    if configurations.is_configuration(path):
+        return FileResult(path, [_analyze_configuration(text, path, settings)])
     project.begin_file()
     try:
         blocks = code_blocks.split_blocks(path, text, settings.largest)
@@ -88,6 +90,22 @@ def analyze_text(text: str, path: str, settings: Settings, project: Project) -> 
         # The dependencies are then most of the files, and a list of them adds nothing.
         answer.dependencies, answer.import_targets = set(), {}
     return answer
+
+
+def _analyze_configuration(text: str, path: str, settings: Settings) -> AnalysisResult:
+    """Return the result for a configuration file. Its findings are final here: no code calls a setting."""
+    from ..protocol.graph_checker import check
+    from .configuration.events import make_program
+
+    try:
+        program = make_program(path, text)
+    except source_files.Unreadable as error:
+        findings = [unreadable_finding(path, error.line, str(error))]
+    else:
+        findings = check(program)
+    result = AnalysisResult(path, [], {})
+    result.finished_findings = suppress_findings(findings, configurations.keep_comments(text), path, settings)
+    return result
 
 
 def _finish_block(result: AnalysisResult, block: Block, name: str, settings: Settings) -> AnalysisResult:

@@ -73,10 +73,11 @@ RUNTIME_ROOMS = {
 #: The folders of ``static``, each with its allowed imports. "" is the folder of the engine.
 STATIC_ROOMS = {
     "sources": {"sources"},
+    "configuration": {"sources", "configuration"},
     "project": {"sources", "project"},
     "interpreter": {"sources", "project", "interpreter"},
     "libraries": {"sources", "project", "interpreter", "libraries"},
-    "": {"sources", "project", "interpreter", "libraries", ""},
+    "": {"sources", "configuration", "project", "interpreter", "libraries", ""},
     "fixes": {"sources", "project", "interpreter", "libraries", "", "fixes"},
 }
 
@@ -156,7 +157,8 @@ def may(name: str, found: Import) -> bool:
         if folder == "static":
             inside = rest.split(".")[1]
             return (inside if inside in STATIC_ROOMS else "") in STATIC_ROOMS[room]
-        return standard or folder == "protocol" or (top == "libcst" and room == "fixes")
+        reads_settings = top in ("yaml", "tomli") and room == "configuration" and found.lazy
+        return standard or folder == "protocol" or (top == "libcst" and room == "fixes") or reads_settings
     if where == "runtime" or where.startswith("runtime/"):
         if folder == "runtime":
             room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]

@@ -17,8 +17,8 @@ class ModuleCast(Event):
     traits = KindTraits(description="the model's parameters are cast")
 
     dtype: str
-    #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, or in the
-    #: dtype of the "checkpoint".
+    #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, by a "setting" of a
+    #: configuration file, or in the dtype of the "checkpoint".
     how: str = "cast"
     #: Created or loaded in this dtype.
     created: bool = False
@@ -87,7 +87,7 @@ class LowReduction(LowPrecisionEffect):
 
     traits = KindTraits(description="the dtype of the sum over the ranks is set")
 
-    #: By an argument, or because the dtype of the computation is the default.
+    #: "given" by an argument, by a "setting" of a configuration file, or the "default", the dtype of the computation.
     how: str
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ...protocol.regular_files import LARGEST_DOCUMENT
-from . import source_files
+from . import configurations, source_files
 from .block import Block, find_parse_error
 from .patterns import Code
 from .source_files import Unreadable
@@ -34,14 +34,15 @@ def decode_source(path: str, data: bytes) -> str:
     if is_markdown(path):
         # Documentation in another encoding is still documentation, and its code is nearly always ASCII.
         return source_files.normalize_newlines(data.decode("utf-8-sig", "replace"))
-    if is_notebook(path):
+    if is_notebook(path) or configurations.is_configuration(path):
         return source_files.decode_utf8(data)
     return source_files.decode_python(data)
 
 
 def load_source(path: str, largest: int) -> bytes:
     """Return the bytes of a file. Raise :class:`Unreadable` above the size limit of source or documents."""
-    return source_files.load_bytes(path, LARGEST_DOCUMENT if is_notebook(path) or is_markdown(path) else largest)
+    is_document = is_notebook(path) or is_markdown(path) or configurations.is_configuration(path)
+    return source_files.load_bytes(path, LARGEST_DOCUMENT if is_document else largest)
 
 
 def split_blocks(path: str, text: str, largest: int = 0) -> list[Block]:
@@ -101,6 +102,8 @@ def code_bytes(path: str, data: bytes) -> bytes:
         from . import markdown
 
         found = [each.text for each in markdown.python_blocks(decode_source(path, data))]
+    elif configurations.is_configuration(path):
+        return b""
     else:
         return data
     return "\n".join(found).encode("utf-8", "replace")

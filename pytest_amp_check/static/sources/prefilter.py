@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.sites import is_test_file
-from . import code_blocks, source_files
+from . import code_blocks, configurations, source_files
 from .patterns import Code, gives_dtype, makes_values_low
 
 
@@ -93,7 +93,9 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     shown = code_blocks.is_markdown(path)
     facts = (code.may_enter_autocast, code.may_use_float16, code.has_lightning16, code.may_resume)
     facts = (False, False, False, False) if shown else facts
-    seen = Prescan(path, len(data), facts, may_have_findings=code.may_have_findings())
+    is_configuration = configurations.is_configuration(path)
+    may_have_findings = configurations.sets_precision(data) if is_configuration else code.may_have_findings()
+    seen = Prescan(path, len(data), facts, may_have_findings=may_have_findings)
     if seen.may_have_findings:
         seen.class_names = code.class_names()
         seen.does_training_step = code.does_training_step

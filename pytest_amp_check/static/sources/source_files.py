@@ -1,4 +1,4 @@
-"""Source files: find the files below the given paths that may hold Python, and decode them."""
+"""Source files: find the files below the given paths that may be checked, and decode them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import groupby
 
 from ...protocol.byte_sizes import LARGEST_FILE
 from ...protocol.regular_files import LARGEST_DOCUMENT, FileTooLarge, NotRegularFile, read_regular
+from . import configurations
 
 #: Suffixes of files that may hold Python: source, stubs, notebooks, documentation.
 SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
@@ -170,7 +171,8 @@ class _DirectoryWalk:
 
     def _follow_link(self, path: str, real: str) -> None:
         if os.path.isfile(real):
-            self._found_files.setdefault(real, path)
+            if path.endswith(SUFFIXES) or _sets_precision(real):
+                self._found_files.setdefault(real, path)
         elif not self._root_prefix.startswith(os.path.join(real, "")):
             self._scan_folder(path, real, frozenset(), self._exclusion_test)
         else:
@@ -224,21 +226,37 @@ class _DirectoryWalk:
         elif linked:
             target = os.path.realpath(real)
             # A target below the root is found there, or is skipped on purpose.
-            if not (target.startswith(self._root_prefix) and (directory or target.endswith(SUFFIXES))):
+            if not (target.startswith(self._root_prefix) and (directory or may_be_checked(target))):
                 self._pending_links.append((path, target))
         elif directory:
             self._pending_folders.append((path, real, ignored, excluded))
-        else:
+        elif entry.name.endswith(SUFFIXES) or _sets_precision(real):
             self._found_files.setdefault(real, path)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool | None:
-    """Return True for a directory, False for a file that may hold Python, and None for other entries."""
+    """Return True for a directory, False for a file that may be checked, and None for other entries."""
+    name = entry.name
     try:
-        return entry.is_dir() or (False if entry.name.endswith(SUFFIXES) and entry.is_file() else None)
+        return entry.is_dir() or (
+            False
+            if (name.endswith(SUFFIXES) or configurations.may_configure_training(name)) and entry.is_file()
+            else None
+        )
     except OSError:
         # A link to itself, or into a directory without access.
         return None
+
+
+def _sets_precision(path: str) -> bool:
+    """Return True if a configuration file may set a low precision. Other such files are not counted as checked."""
+    return configurations.sets_precision(load_or_nothing(path, configurations.LARGEST))
+
+
+def may_be_checked(path: str) -> bool:
+    """Return True if a file may hold Python, or sets the precision of a training."""
+    named = configurations.may_configure_training(os.path.basename(path))
+    return path.endswith(SUFFIXES) or (named and _sets_precision(path))
 
 
 def is_excluded_below(path: str, top: str, excluded: ExclusionTest) -> bool:
@@ -267,7 +285,8 @@ def exclusion_test(patterns: Iterable[str], include: Iterable[str] = ()) -> Excl
     def is_left_out(name: str, path: str) -> bool:
         if excluded(name, path):
             return True
-        return name.endswith(SUFFIXES) and not omitted(name, path) and not os.path.isdir(path)
+        counts = name.endswith(SUFFIXES) or configurations.may_configure_training(name)
+        return counts and not omitted(name, path) and not os.path.isdir(path)
 
     return is_left_out
 

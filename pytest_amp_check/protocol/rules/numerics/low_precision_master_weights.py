@@ -150,6 +150,12 @@ RULE = Rule(
             ),
             trace_context=_SHOWS_OPTIMIZER,
         ),
+        "setting:trained": ViolationKind(
+            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing: write `{instead}`",
+            certainty=Certainty(
+                is_possible=True, assumption="the optimizer keeps no float32 copies of these parameters"
+            ),
+        ),
         "checkpoint:trained": ViolationKind(
             '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, '
             "which is often low: write `{keyword}=torch.float32`, and run the forward in "
