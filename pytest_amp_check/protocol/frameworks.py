@@ -265,6 +265,8 @@ _LIGHTNING_PRECISION = PrecisionOption("precision", scaled=FLOAT16_MIXED, autoca
 #: and the value for mixed precision.
 STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
 
+#: Function of peft that adds the adapters to a model, which alone are trained then.
+MAKES_ADAPTERS = "get_peft_model"
 #: Dtype argument of ``from_pretrained`` that keeps the dtype of the checkpoint, which is low for most large models.
 OF_CHECKPOINT = "auto"
 #: Values in programs that may make parameters low; settings name dtypes by the last two.

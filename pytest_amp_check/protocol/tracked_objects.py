@@ -102,11 +102,13 @@ class ModuleTraining(NamedTuple):
     - ``frozen``, ``partly_frozen``: all parameters, or some parameters, are frozen.
     - ``trainer_float16``: True if a Trainer trains the module in float16, False if in another precision, None without a
       Trainer.
+    - ``runs_with_gradients``: False if each known forward runs without gradients, None without a known forward.
     """
 
     frozen: bool = False
     partly_frozen: bool = False
     trainer_float16: bool | None = None
+    runs_with_gradients: bool | None = None
 
     def join(self, other: ModuleTraining) -> ModuleTraining:
         """Return the training of a module that is one of two modules."""
@@ -162,6 +164,11 @@ class ModuleAttributes:
     def freeze(self) -> None:
         """Mark all parameters as frozen."""
         self.training = self.training._replace(frozen=True)
+
+    def note_forward(self, *, with_gradients: bool) -> None:
+        """Record a forward of the module."""
+        known = bool(self.training.runs_with_gradients)
+        self.training = self.training._replace(runs_with_gradients=known or with_gradients)
 
     def set_trainer(self, *, is_float16: bool) -> None:
         """Mark the module as trained by a Trainer, in float16 or in another precision."""

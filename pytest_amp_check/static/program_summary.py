@@ -223,11 +223,12 @@ def _given_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
 
 
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
-    """Return modules with their original submodules, as far as the submodules are in low precision."""
+    """Return modules with their submodules, without submodules that only run without gradients."""
     found, todo = set(modules), list(modules)
     while todo:
         parts = program.objects[todo.pop()].attributes.parts or ()
-        todo += [key for key in parts if key not in found]
+        trained = (key for key in parts if program.objects[key].attributes.training.runs_with_gradients is not False)
+        todo += [key for key in trained if key not in found]
         found.update(todo)
     return frozenset(found)
 

@@ -43,8 +43,10 @@ def flag_value(interp: Interpreter, node: ast.Assign, value: Value) -> Value:
         case [ast.Name(id=name)] if isinstance(node.value, ast.Constant) and _is_off(value):
             if _bound_once(frame, name):
                 return _unknown_flag(interp, node, name)
-        case [ast.Attribute(attr=name)] if isinstance(node.value, ast.Constant) and _is_off(value):
-            if frame.function is not None and frame.function.name == "__init__" and _stored_once(frame.module, name):
+        case [ast.Attribute(value=ast.Name(id=owner), attr=name)] if isinstance(node.value, ast.Constant):
+            function = frame.function
+            is_own = function is not None and function.name == "__init__" and owner == function.receiver_name()
+            if is_own and _is_off(value) and _stored_once(frame.module, name):
                 return _unknown_flag(interp, node, name)
     return value
 

@@ -255,6 +255,8 @@ def call_engine_method(
     if does == frameworks.PREPARE:
         return _call_prepare(interp, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
+        if name == "setup_module":
+            _prepare(interp, engine, args[0])
         return args[0]
     if does == frameworks.LOAD:
         return load_scaler(interp, engine, args, keywords, node)
@@ -540,9 +542,23 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
     if module is not None and module.role == "module":
         dtype = frameworks.REGION_DTYPES.get(literal_value(engine.precision), "")
         module.attributes.dtypes = module.attributes.dtypes._replace(prepared=True, prepared_in=dtype)
+        made = value.before_recognition()
+        if not (isinstance(made, UnknownValue) and frameworks.MAKES_ADAPTERS in made.text):
+            _store_low(interp, engine, module)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
+
+
+def _store_low(interp: Interpreter, engine: FrameworkEngine, module: TrackedObject) -> None:
+    """Record that an engine casts the parameters of a module: ``Fabric(precision="bf16-true").setup(model)``."""
+    precision = literal_value(engine.precision)
+    stored = frameworks.STORED_LOW.get(precision) if isinstance(precision, str) else None
+    site = interp.program.attributes.setup_sites.get(engine.tracked_object.key)
+    if stored is not None and site is not None:
+        dtype, mixed = stored
+        names = {"call": f'precision="{precision}"', "mixed": mixed}
+        interp.emit_at(e.ModuleCast(site, module.key, dtype=dtype, how="trainer", names=names))
 
 
 def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject) -> bool:

@@ -225,8 +225,13 @@ def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    if isinstance(value, UnknownValue) and not node.args:
-        interp.file_data(CastCopies)[value.key] = "float32", node
+    if not isinstance(value, UnknownValue) or node.args:
+        return
+    interp.file_data(CastCopies)[value.key] = "float32", node
+    made = receiver_of(node)
+    module = _find_module(interp, made) if isinstance(made, (ast.Name, ast.Attribute)) else None
+    if module is not None and module.role == "module":
+        mark_cast_to_float32(interp, frozenset((module.key,)))
 
 
 def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -305,7 +310,7 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
     if stored is None or frameworks.canonical_name(name) != f"{frameworks.LIGHTNING}.Trainer":
         return
     made = _find_construction(interp, model)
-    if made is not None and last_name(made.func) == "get_peft_model":
+    if made is not None and last_name(made.func) == frameworks.MAKES_ADAPTERS:
         return  # Only the adapters are trained.
     key = (frameworks.LIGHTNING, str(expression_text(model)))
     tracked_object = tracked_object_of(interp.without_events(lambda: interp.evaluate(model))) or interp.tracked_object(
@@ -354,11 +359,19 @@ def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """Mark a model as frozen that receives adapters, because only the adapters are trained."""
-    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    """Mark a model as frozen that receives adapters, because only the adapters are trained.
+
+    peft creates the adapters of a low model in float32, unless ``autocast_adapter_dtype=False`` asks for its dtype.
+    """
+    given = keywords_of(node)
+    model = given.get("model", node.args[0] if node.args else None)
     tracked_object = _find_module(interp, model) if model is not None else None
-    if tracked_object is not None:
-        tracked_object.attributes.freeze()
+    if tracked_object is None:
+        return
+    dtype = tracked_object.attributes.dtypes.low
+    tracked_object.attributes.freeze()
+    if dtype in _LOW and constant_of_node(given.get("autocast_adapter_dtype")) is False:
+        _create_low_module(interp, value, dtype, node)
 
 
 def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
@@ -397,7 +410,7 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
     handlers.call_result_listeners["Parameter"] = _check_parameter
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
-    handlers.call_result_listeners["get_peft_model"] = _note_adapter
+    handlers.call_result_listeners[frameworks.MAKES_ADAPTERS] = _note_adapter
     handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_cast))
     handlers.call_result_listeners["float"] = _note_float32_copy

@@ -117,6 +117,7 @@ def run_forward(
         deps = None if deps is None or part.module_keys is None else deps | part.module_keys
         made.penalty_source = made.penalty_source or part.penalty_source
     made.module_keys = frozenset() if interp.state.no_grad else deps
+    tracked_object.attributes.note_forward(with_gradients=not interp.state.no_grad)
     made.has_known_modules = read and all(part.has_known_modules for part in parts)
     itself = _unknown_callees(interp, tracked_object, read=read)
     outside = next(
@@ -230,7 +231,9 @@ def _run_forward_method(
     prepared_in = tracked_object.attributes.dtypes.prepared_in
     rounds_here = here.may_lose_precision and in_region(interp)
     is_low = method.module.may_lose_precision and (
-        bool(prepared_in) or rounds_here or _computes_low(tracked_object, [*args, *keywords.values()])
+        bool(prepared_in)
+        or rounds_here
+        or any(_computes_low(part, [*args, *keywords.values()]) for part in _submodules_of(interp, tracked_object))
     )
     if not (telling or casts or is_low or rounds_here):
         return None

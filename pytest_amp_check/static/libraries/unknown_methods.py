@@ -22,6 +22,7 @@ from ..interpreter.name_effects import effects_of_name
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import low_result, unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
+from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.contexts import NoSyncContext
 from ..interpreter.values.definitions import Args, ExternalName, Keywords
 from ..interpreter.values.gradients import ParamsValue
@@ -310,6 +311,22 @@ def _call_trainer(interp: Interpreter, receiver: Value, args: Args, keywords: Ke
     return None
 
 
+def _parameters_of(interp: Interpreter, receiver: Value, *, is_single: bool = False) -> ParamsValue:
+    """Return the parameters of an unknown value, which are those of a model if the value is one."""
+    used = interp.tracked_objects.get(("used", receiver.key)) if isinstance(receiver, UnknownValue) else None
+    modules = frozenset((used.key,)) if used is not None and used.role == "module" else None
+    return ParamsValue(modules, is_single=is_single)
+
+
+def _call_named_parameters(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    parameter = _parameters_of(interp, receiver, is_single=True)
+    if parameter.modules is None:
+        return None
+    return SequenceValue([SequenceValue([interp.fresh_unknown(node, "name"), parameter])])
+
+
 _METHODS: dict[str, Method] = {
     "backward": _call_backward,
     **dict.fromkeys(
@@ -319,7 +336,8 @@ _METHODS: dict[str, Method] = {
     "enter_context": _call_enter_context,
     "clip_grad_norm_": _call_clip,
     "clip_grad_value_": _call_clip,
-    "parameters": lambda interp, receiver, args, keywords, node: ParamsValue(None),
+    "parameters": lambda interp, receiver, args, keywords, node: _parameters_of(interp, receiver),
+    "named_parameters": _call_named_parameters,
     **dict.fromkeys(FILLS, _call_fill),
     "state_dict": lambda interp, receiver, args, keywords, node: take_state(interp, receiver, node),
     "load_state_dict": _call_load_state_dict,

@@ -194,6 +194,10 @@ class Function:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
 
+    def receiver_name(self) -> str:
+        """Return the name of the first parameter, which is the object in a method, or ""."""
+        return next((each.arg for each in self.parameters()), "")
+
     def defaults(self) -> dict[str, ast.expr]:
         """Return the default values of parameters, by name."""
         args, parameters = self.node.args, self.parameters()

@@ -35,6 +35,8 @@ _NO_GRADIENTS = ("no_grad", "inference_mode")
 
 #: Methods that the loop of the training calls in a region.
 FORWARDS = frozenset(("forward", "training_step"))
+#: Methods of a module that compute nothing.
+_SETTINGS = frozenset("train eval to cuda cpu half float bfloat16 requires_grad_ parameters state_dict".split())
 #: Methods of data sets, whose code runs in workers without a region.
 METHODS_OF_DATA = frozenset(("__getitem__", "__iter__", "__next__"))
 #: Methods that run before the training.
@@ -317,6 +319,29 @@ def _with_gradients(root: ast.AST) -> list[ast.AST]:
     for node in found:
         found.extend(below for below in children(node) if not _without_gradients(below))
     return found
+
+
+def runs_only_without_gradients(nodes: Iterable[ast.AST], attribute: str) -> bool:
+    """Return True if methods use a module in an attribute, and only under ``torch.no_grad()`` or the like."""
+    is_used = False
+    for root in nodes:
+        used = [node for node in walk(root) if _runs_attribute(node, attribute)]
+        is_used = is_used or bool(used)
+        if used and any(_runs_attribute(node, attribute) for node in _with_gradients(root)):
+            return False
+    return is_used
+
+
+def _runs_attribute(node: ast.AST, attribute: str) -> bool:
+    """Return True for ``self.attribute(...)`` and ``self.attribute.method(...)``, except settings of the module."""
+    if not isinstance(node, ast.Call):
+        return False
+    match node.func:
+        case ast.Attribute(value=ast.Name(), attr=name):
+            return name == attribute
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(), attr=name), attr=method):
+            return name == attribute and method not in _SETTINGS
+    return False
 
 
 def _is_disabled_call(call: ast.Call) -> bool:

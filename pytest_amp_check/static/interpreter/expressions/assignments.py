@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ....protocol import events as e
 from ...project.module import stored_names
+from ...project.region_entry import runs_only_without_gradients
 from ..dtypes import NO_DTYPE_INFO
 from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
@@ -199,7 +200,7 @@ def _keep_initial_value(interp: Interpreter, key: tuple[int, str], read: Callabl
 
 def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.AST) -> bool:
     record_name(interp, value, short_text(target))
-    _record_containment(receiver, value)
+    _record_containment(interp, receiver, name, value)
     if value.value is None and receiver.is_changed(name):
         # Another method assigns the value.
         interp.state.heap.pop((receiver.key, name), None)
@@ -220,7 +221,7 @@ def _class_attribute(interp: Interpreter, receiver: Instance, name: str) -> Valu
     return None
 
 
-def _record_containment(receiver: Instance, value: Value) -> None:
+def _record_containment(interp: Interpreter, receiver: Instance, name: str, value: Value) -> None:
     """Record that a module attribute belongs to the module, a scaler to its holder, and a wrapped optimizer."""
     if value.role == "scaler" and value.tracked_object is not None:
         value.tracked_object.attributes.held = True
@@ -230,15 +231,16 @@ def _record_containment(receiver: Instance, value: Value) -> None:
         and receiver.cls.methods.keys() >= {"step", "zero_grad"}
     ):
         value.tracked_object.attributes.wrapped = True
-    if (
-        receiver.tracked_object is not None
-        and value.tracked_object is not None
-        and value.tracked_object.role == "module"
-    ):
+    # A model of an unknown class is recognized by its construction.
+    part = interp.tracked_objects.get(("used", value.key)) if isinstance(value, UnknownValue) else value.tracked_object
+    if receiver.tracked_object is not None and part is not None and part.role == "module":
         attributes = receiver.tracked_object.attributes
         if attributes.parts is None:
             attributes.parts = set()
-        attributes.parts.add(value.tracked_object.key)
+        attributes.parts.add(part.key)
+        methods = (method.node for cls in receiver.lineage for method in cls.methods.values())
+        if isinstance(value, UnknownValue) and runs_only_without_gradients(methods, name):
+            part.attributes.note_forward(with_gradients=False)
 
 
 def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_new: bool) -> None:
