@@ -114,12 +114,42 @@ def test_deepspeed_divides_the_loss(model: str, loss: str, messages: list[str]) 
     ]
 
 
-@pytest.mark.parametrize("model", [KNOWN, UNKNOWN])
-def test_a_module_without_deepspeed_divides_nothing(model: str) -> None:
+def test_a_module_without_deepspeed_divides_nothing() -> None:
     plain = DEEPSPEED.replace(
         "engine, optimizer, loader, scheduler = deepspeed.initialize(args=args, model=model)", "engine = model"
     )
-    assert check_source(plain.format(model=model, loss=f"loss / {CALL}")) == []
+    assert check_source(plain.format(model=KNOWN, loss=f"loss / {CALL}")) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_divided_twice"),
+    [
+        (f"loss / {CALL}", True),
+        (f"loss / {CALL}, scale_wrt_gas=True", True),
+        (f"loss / {CALL}, scale_wrt_gas=False", False),
+        ("loss / steps", False),
+        ("loss / other.gradient_accumulation_steps()", False),
+        ("loss", False),
+    ],
+)
+def test_an_engine_from_elsewhere_that_has_the_number_as_a_method(loss: str, is_divided_twice: bool) -> None:
+    source = f"""\
+import torch
+
+
+class Loop:
+    def __init__(self, engine, loss_function):
+        self.engine, self.loss_function = engine, loss_function
+
+    def run(self, batches, steps, other):
+        engine = self.engine
+        for batch in batches:
+            loss = self.loss_function(engine, batch)
+            engine.backward({loss})
+            engine.step()
+"""
+    found = [(f.code, f.line, f.certain) for f in check_source(source)]
+    assert found == ([("AMP302", 12, False)] if is_divided_twice else [])
 
 
 #: A checkpoint for resuming, whose state of apex may be elsewhere.

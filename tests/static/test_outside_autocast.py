@@ -121,6 +121,64 @@ def test_a_loss_that_autocast_made_or_may_have_made(forward: str) -> None:
     assert found(program(forward)) == expected
 
 
+LOSS_ALONE = """\
+out = model(x)
+with torch.autocast("cuda"):
+    loss = {loss}"""
+FOCAL = """
+class Focal(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gamma = 2.0
+
+    def forward(self, out, y):
+        return torch.nn.functional.cross_entropy(out * self.gamma, y)
+"""
+HEAD_AND_LOSS = """
+class Focal(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(8, 8)
+
+    def forward(self, out, y):
+        return torch.nn.functional.cross_entropy(self.head(out), y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "after"),
+    [
+        ("torch.nn.functional.cross_entropy(out, y)", ""),
+        ("torch.nn.CrossEntropyLoss()(out, y)", ""),
+        ("criterion(out, y)", ""),
+        ("args.loss_fn(out, y)", ""),
+        ("Focal()(out, y)", FOCAL),
+        ("criterion(out, y) / args.steps", ""),
+        ("torch.nn.functional.mse_loss(out['rgb'], y)", ""),
+    ],
+)
+def test_a_region_around_the_loss_alone(loss: str, after: str) -> None:
+    assert found(program(LOSS_ALONE.format(loss=loss), after)) == [("info", False)]
+    assert found(program(LOSS_ALONE.format(loss=loss), after + ENTERS)) == []
+    inside = 'with torch.autocast("cuda"):\n    out = model(x)\n    loss = ' + loss
+    assert found(program(inside, after)) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "after"),
+    [
+        # What ran before the region may have prepared the inputs.
+        ("model.head(out, y)", ""),
+        ("criterion(model.head(out), y)", ""),
+        ("torch.nn.functional.cross_entropy(model.head(out), y)", ""),
+        ("compute_loss(out, y)", ""),
+        ("Focal()(out, y)", HEAD_AND_LOSS),
+    ],
+)
+def test_a_region_around_more_than_the_loss(loss: str, after: str) -> None:
+    assert found(program(LOSS_ALONE.format(loss=loss), after)) == []
+
+
 def test_a_model_of_a_class_that_enters_autocast() -> None:
     """The model may be of that class, unless another object is known to be of the class."""
     assert found(program(OUTSIDE, ENTERS)) == []

@@ -249,6 +249,11 @@ for _enabled, _mark in (
     ("args.fp16", ""),
     ("args.fp16 or args.bf16", "  # AMP503"),
     ("args.fp16 and not args.bf16", ""),
+    ('args.dtype in ["float16", "bfloat16"]', "  # AMP503"),
+    ('args.cuda and args.dtype in ("fp16", "bf16")', "  # AMP503"),
+    ("args.dtype in {torch.float16, torch.bfloat16}", "  # AMP503"),
+    ('args.dtype in ("fp16", "float16")', ""),
+    ('args.dtype not in ("fp32", "bf16")', ""),
 ):
     CASES[f"scaler for either precision: enabled={_enabled}"] = f"""
     === train.py

@@ -117,6 +117,7 @@ INDEX: tuple[Listing, ...] = (
             "scale:autocast-disabled",
             "scale:other-device",
             "scale@forward-outside",
+            "scale@forward-outside-unknown",
         ),
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from ...protocol import events as e
@@ -18,7 +19,7 @@ from .values.definitions import Args, Instance, Keywords
 from .values.gradients import GradValue, ParamsValue
 from .values.objects import ObjectRef
 from .values.tensors import TensorValue, tensors_in
-from .values.value import FORWARD, ConditionValue, Const, UnknownValue, Value, join_provenance
+from .values.value import FORWARD, ConditionValue, Const, Provenance, UnknownValue, Value, join_provenance
 
 #: Maximum nesting depth of objects in the search for scalers and optimizers.
 MAX_SEARCH_DEPTH = 4
@@ -79,7 +80,21 @@ def call_unknown(
     is_comparison_result = len(arguments) > 1 and any(v.origin.is_call_result for v in arguments)
     made.origin = made.origin._replace(is_call_result=True, is_comparison_result=is_comparison_result)
     made.set_divided(is_divided=may_pass_divided(arguments) or e.DIVIDES in effects)
+    if _is_loss_of_results(last, args, made.provenance):
+        return made.with_provenance(made.provenance._replace(callees=made.provenance.callees | {last}))
     return made.with_provenance(provenance_here(interp, made.provenance, last, FORWARD)) if runs else made
+
+
+#: Names of loss functions that compare a prediction with a target.
+_LOSS_FUNCTION = re.compile(r"_?(?:criterion|criteria|loss_(?:fn|func|fct|function)|crit)", re.IGNORECASE)
+
+
+def _is_loss_of_results(name: str, args: Args, provenance: Provenance) -> bool:
+    """Return True for a call of a loss function with the results of code that ran outside all regions.
+
+    A region around such a call leaves the model out.
+    """
+    return len(args) > 1 and provenance.autocast_scope == "out" and _LOSS_FUNCTION.fullmatch(name) is not None
 
 
 def _call_unknown_value(

@@ -6,6 +6,7 @@ import ast
 
 from ...protocol import frameworks, torch_api
 from ...protocol.events import UNKNOWN
+from ...protocol.source_text import access_text
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import is_window_name
 from ..interpreter.source_text import expression_text
@@ -13,12 +14,15 @@ from ..interpreter.unanalyzed_code import escape
 from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.definitions import Args, Instance, Keywords
 from ..interpreter.values.objects import ObjectRef
-from ..interpreter.values.value import NONE, Value
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
 from .modules import call_module_method
+from .syntax_queries import constant_of_node, keywords_of, receiver_of
 
+#: Method of an engine that returns the number of micro-batches of a window.
+_STEPS = "gradient_accumulation_steps"
 _TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
 
 
@@ -46,7 +50,7 @@ def _call_engine_method(
     assert tracked_object is not None
     if not tracked_object.attributes.deepspeed:
         return call_module_method(interp, receiver, name, args, keywords, node)
-    if name == "gradient_accumulation_steps":
+    if name == _STEPS:
         return make_unknown_steps(interp, tracked_object)
     divides = literal_value(keywords.get("scale_wrt_gas", NONE))
     if name == "backward" and args and divides is not False and divides is not UNKNOWN:
@@ -64,6 +68,22 @@ def _call_engine_method(
     return call_module_method(interp, receiver, name, args, keywords, node)
 
 
+def _check_own_division(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Report a loss divided by the number of micro-batches that its engine, from elsewhere, divides by as well.
+
+    Only an engine of DeepSpeed has this number as a method.
+    """
+    engine, divides = receiver_of(node), keywords_of(node).get("scale_wrt_gas")
+    if engine is None or not node.args or _STEPS not in interp.state.frame.module.identifiers:
+        return
+    receiver = interp.without_events(lambda: interp.evaluate(engine))
+    if isinstance(receiver, UnknownValue) and (divides is None or constant_of_node(divides) is True):
+        loss = as_loss(interp.without_events(lambda: interp.evaluate(node.args[0])))
+        texts = {f"{access_text(engine)}.{_STEPS}()"}
+        emit_divided_twice(interp, loss, set(), texts, _TITLE, f"in `{expression_text(node)}`", guessed=True)
+
+
 def register(handlers: HandlerTable) -> None:
     handlers.framework_roles[frameworks.DEEPSPEED] = _call_initialize
     handlers.methods["module"] = _call_engine_method
+    handlers.call_result_listeners["backward"] = _check_own_division

@@ -198,7 +198,8 @@ def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
     made = TensorValue(interp.current_loops())
     made.in_region = in_region(interp)
     earlier, made.callees, made.region_dtypes = join_provenance(given)
-    made.autocast_scope = "in" if made.in_region else earlier or "?"
+    # A region around the loss alone leaves the model out, unless the code of the model enters one.
+    made.autocast_scope = "in" if made.in_region and earlier != "out" else earlier or "?"
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -85,10 +86,14 @@ ELEMENTWISE = frozenset(
 )
 #: Methods that return the module, without effect on the protocol.
 SAME = frozenset("train eval cuda cpu float double to_empty share_memory".split())
-#: Methods of ``SAME`` that convert parameters to a wide dtype.
-_WIDENS = frozenset({"float", "double"})
 #: Name prefixes of module classes that create parameters in the default dtype.
 _WITH_WEIGHTS = ("Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Transformer", "MultiheadAttention")
+#: Names of a class that makes layers or parameters, or holds a model.
+_MAKES_WEIGHTS = re.compile(
+    rf"(?:{'|'.join(_WITH_WEIGHTS)}|Parameter|Module[LD]|Sequential|register_p|add_module|.*[mM]odel)"
+)
+#: Methods of ``SAME`` that convert parameters to a wide dtype.
+_WIDENS = frozenset({"float", "double"})
 #: Methods that iterate over the contents of a module.
 PARTS = frozenset((*SUBMODULES, "buffers"))
 
@@ -189,6 +194,12 @@ def _call_module_instance(
             interp, FunctionValue(own_forward, defining_frame(interp, own_forward), receiver), args, keywords, node
         )
     made = run_forward(interp, tracked_object, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
+    if made.autocast_scope == "in" and _is_without_weights(interp, receiver):
+        # A region around the loss alone leaves the model out.
+        inputs = join_provenance([*args, *keywords.values()])
+        if inputs.autocast_scope == "out":
+            made.autocast_scope, made.callees, made.region_dtypes = inputs
+            made.first_forward, made.in_region = None, True
     for method in _possible_forwards(interp, receiver):
         if method not in interp.active_functions:
             outcome = _run_forward_method(interp, method, receiver, args, keywords, node)
@@ -200,6 +211,13 @@ def _call_module_instance(
             if outcome is not None:
                 return _copy_reductions(outcome, made) if telling else _copy_dtypes(outcome, made)
     return made
+
+
+def _is_without_weights(interp: Interpreter, receiver: Instance) -> bool:
+    """Return True for a module whose class makes no layers or parameters, as a loss function."""
+    assert receiver.tracked_object is not None
+    names = (name for owner in lineage_of(interp, receiver.cls) for name in owner.used_names)
+    return not receiver.tracked_object.attributes.parts and not any(map(_MAKES_WEIGHTS.match, names))
 
 
 def _scales_losses(interp: Interpreter, receiver: Instance) -> bool:

@@ -217,6 +217,8 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
 #: A condition that holds for bfloat16 only, and the text that it compares.
 _BF16_TEXT = r"(?:'bf(?:loat)?16(?:-mixed)?'|\"bf(?:loat)?16(?:-mixed)?\")"
 _ASKS_FOR_BF16 = re.compile(rf"== {_BF16_TEXT}$|^{_BF16_TEXT} == ")
+#: A test for several dtypes, of which bfloat16 is one: ``dtype in ("float16", "bfloat16")``.
+_INCLUDES_BF16 = re.compile(rf" in [(\[{{][^()\[\]{{}}]*(?:{_BF16_TEXT}|\btorch\.bfloat16\b)[^()\[\]{{}}]*[)\]}}]$")
 #: A flag that chooses bfloat16, as one of several reasons for a scaler.
 _CHOOSES_BF16 = re.compile(rf"(?:^|[._])bf(?:loat)?16$|{_ASKS_FOR_BF16.pattern}")
 
@@ -229,6 +231,8 @@ def _find_bf16_condition(interp: Interpreter, enabled: Formula) -> str:
     conditions = [*interp.state.path_condition, *([] if isinstance(enabled, bool) else [enabled])]
     required = [pair for formula in interp.state.path_condition for pair in implied_literals(formula)]
     texts = [str(interp.graph.predicates[key].text) for key, truth in required if truth]
+    enabling = [] if isinstance(enabled, bool) else implied_literals(enabled)
+    included = [*texts, *(str(interp.graph.predicates[key].text) for key, truth in enabling if truth)]
     # A condition inside may decide the alternative.
     known_true = {("test", key) for key, truth in required if truth}
     # A scaler with a condition of its own may be enabled for float16 alone.
@@ -239,7 +243,11 @@ def _find_bf16_condition(interp: Interpreter, enabled: Formula) -> str:
         for part in formula[1:]
         if part[0] == "test"
     ]
-    return next(filter(_ASKS_FOR_BF16.search, texts), "") or next(filter(_CHOOSES_BF16.search, alternatives), "")
+    return (
+        next(filter(_ASKS_FOR_BF16.search, texts), "")
+        or next(filter(_INCLUDES_BF16.search, included), "")
+        or next(filter(_CHOOSES_BF16.search, alternatives), "")
+    )
 
 
 #: Decorators that call a function once and keep its result.
