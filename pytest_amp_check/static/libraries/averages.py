@@ -41,13 +41,13 @@ def _report_low_averages(interp: Interpreter) -> None:
         return
     for cls in module.classes.values():
         for name, cast, dtype in _low_copies(interp, cls):
-            if _is_averaged(cls, name):
+            if is_averaged(cls, name):
                 _emit_low_average(interp, cast, dtype)
     seen: set[ast.AST] = set()
     for nodes in iterate_scopes(module):
         for name, cast, dtype in _low_variables(interp, nodes):
             # The nodes of a function are also those of the function around it.
-            if cast not in seen and _averages_variable(nodes, name, module, CALLS):
+            if cast not in seen and averages_variable(nodes, name, module, CALLS):
                 seen.add(cast)
                 _emit_low_average(interp, cast, dtype)
 
@@ -114,7 +114,7 @@ def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
         return None
     copies = any(last_name(call.func) in _COPIES for call in init.find_nodes(ast.Call))
     updates = [node for method in cls.methods.values() if method is not init for node in method.nodes]
-    if not copies or not any(_is_in_place_decay(node) for node in updates):
+    if not copies or not any(is_in_place_decay(node) for node in updates):
         return None
     names = [parameter.arg for parameter in init.parameters()[1:]]
     for call in init.find_nodes(ast.Call):
@@ -127,7 +127,7 @@ def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
     return None
 
 
-def _is_in_place_decay(node: ast.AST) -> bool:
+def is_in_place_decay(node: ast.AST) -> bool:
     """Return True if a node decays a tensor, whatever holds it: a dictionary may hold the weights of the copy."""
     match node:
         case ast.Call(func=ast.Attribute(attr=method)):
@@ -169,14 +169,14 @@ def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[
             yield name, *cast
 
 
-def _averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: int) -> bool:
+def averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: int) -> bool:
     """Return True if a scope decays the weights in a variable, itself or in a function of the file that it calls."""
     held = _find_holders(nodes, frozenset((name,)))
     # Without a second term, the weights are only scaled, such as once after the copy.
     if any(_is_decay(node, held) for node in nodes) and any(_adds_term(node, held) for node in nodes):
         return True
     return depth > 0 and any(
-        _averages_variable(function.nodes, parameter, module, depth - 1)
+        averages_variable(function.nodes, parameter, module, depth - 1)
         for node in nodes
         if isinstance(node, ast.Call)
         for parameter, function in _parameters_given(node, held, module)
@@ -231,7 +231,7 @@ def _cast_dtype(interp: Interpreter, call: ast.Call) -> str:
     return next((dtype for dtype in named if dtype in _LOW), "")
 
 
-def _is_averaged(cls: Class, name: str) -> bool:
+def is_averaged(cls: Class, name: str) -> bool:
     """Return True if a method updates the weights in an attribute as a moving average: it decays them.
 
     What a copied model computes is no weight: a teacher in low precision is not averaged.

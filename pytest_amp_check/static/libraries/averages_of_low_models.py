@@ -1,0 +1,121 @@
+"""Moving averages of the weights of a model that is stored in low precision: the average has the model's dtype."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol.source_text import SourceText, access_text
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.values.definitions import ClassValue, Instance
+from ..interpreter.values.gradients import ParamsValue
+from ..project.module import Class
+from ..project.syntax import walk
+from .arguments import items_of, tracked_object_of
+from .averages import CALLS, averages_variable, is_averaged, is_in_place_decay
+from .low_parameters import LowModules
+from .syntax_queries import find_nodes, keywords_of, last_name, receiver_of
+
+#: Classes of torch, timm, diffusers and others that average the weights of the model, or the parameters, they get.
+_AVERAGES = frozenset("AveragedModel ModelEma ModelEmaV2 ModelEmaV3 EMAModel ExponentialMovingAverage EMA".split())
+#: Functions and methods that copy weights, or a model with its weights.
+_COPIES = frozenset(("deepcopy", "clone"))
+#: Names in code that widens an average.
+_WIDENS = frozenset(("float", "double", "float32", "float64"))
+_LOW = frozenset(("float16", "bfloat16"))
+
+
+def _check_average(interp: Interpreter, node: ast.Assign) -> None:
+    """Report the construction of an average from a model in low precision, unless the code widens the average."""
+    call = node.value
+    if not interp.file_data(LowModules):
+        return
+    if isinstance(call, (ast.ListComp, ast.DictComp)):
+        _check_copied_parameters(interp, node, call)
+    if not isinstance(call, ast.Call):
+        return
+    # `AveragedModel(model).cuda()`
+    while isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+        call = call.func.value
+    copies = last_name(call.func) == "deepcopy"
+    if not copies and not last_name(call.func)[:1].isupper():
+        return
+    dtype = _low_dtype_of(interp, [*call.args, *keywords_of(call).values()])
+    if not dtype or _is_widened(interp, node):
+        return
+    if _averages_copy(interp, node.targets) if copies else _makes_average(interp, call):
+        interp.emit(e.LowSum, call, dtype=dtype, average=True, names={"sum": SourceText(call)})
+
+
+def _check_copied_parameters(interp: Interpreter, node: ast.Assign, made: ast.ListComp | ast.DictComp) -> None:
+    """Report an average of copies: ``average = [p.detach().clone() for p in model.parameters()]``."""
+    if any(last_name(call.func) in _COPIES for call in find_nodes(made, ast.Call)):
+        dtype = _low_dtype_of(interp, [generator.iter for generator in made.generators])
+        if dtype and not _is_widened(interp, node) and _averages_copy(interp, node.targets):
+            interp.emit(e.LowSum, made, dtype=dtype, average=True, names={"sum": SourceText(made)})
+
+
+def _low_dtype_of(interp: Interpreter, nodes: list[ast.expr]) -> str:
+    """Return the low dtype of a model, or of the parameters of a model, among some expressions, or ""."""
+    for argument in nodes:
+        value = interp.without_events(lambda node=argument: interp.evaluate(node))  # type: ignore[misc]
+        module = tracked_object_of(value)
+        # Named parameters are pairs.
+        parts = [value, *items_of(value), *(part for pair in items_of(value) for part in items_of(pair))]
+        params = next((each for each in parts if isinstance(each, ParamsValue)), None)
+        keys = (module.key,) if module is not None else () if params is None else params.modules
+        for key in keys or ():
+            dtype = interp.program.objects[key].attributes.dtypes.low
+            if dtype in _LOW:
+                return dtype
+    return ""
+
+
+def _is_widened(interp: Interpreter, node: ast.Assign) -> bool:
+    """Return True if the expression, or code about its target, converts to float32."""
+    if any(_names_wide(part) for part in walk(node.value)):
+        return True
+    targets = set(map(access_text, node.targets))
+    frame = interp.state.frame
+    code = frame.module.tree if frame.function is None else frame.function.node
+    return any(
+        access_text(owner) in targets and any(map(_names_wide, walk(call)))
+        for call in find_nodes(code, ast.Call)
+        if (owner := receiver_of(call)) is not None
+    )
+
+
+def _names_wide(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in _WIDENS
+
+
+def _makes_average(interp: Interpreter, call: ast.Call) -> bool:
+    """Return True if a call constructs an average: of a class of the project that decays a copy, or of a library."""
+    value = interp.without_events(lambda: interp.evaluate(call.func))
+    if isinstance(value, (ClassValue, Instance)):
+        return _copies_and_decays(value.cls)
+    return last_name(call.func) in _AVERAGES
+
+
+def _copies_and_decays(cls: Class) -> bool:
+    """Return True if a class copies weights, decays them in place and converts nothing to float32."""
+    nodes = [node for method in cls.methods.values() for node in method.nodes]
+    copies = any(isinstance(node, ast.Call) and last_name(node.func) in _COPIES for node in nodes)
+    return copies and any(map(is_in_place_decay, nodes)) and not any(map(_names_wide, nodes))
+
+
+def _averages_copy(interp: Interpreter, targets: list[ast.expr]) -> bool:
+    """Return True if the code around updates a copy as a moving average."""
+    frame = interp.state.frame
+    for target in targets:
+        if isinstance(target, ast.Name):
+            nodes = [*walk(frame.module.tree)] if frame.function is None else frame.function.nodes
+            if averages_variable(nodes, target.id, frame.module, CALLS):
+                return True
+        elif isinstance(target, ast.Attribute) and frame.cls is not None and is_averaged(frame.cls, target.attr):
+            return True
+    return False
+
+
+def register(handlers: HandlerTable) -> None:
+    handlers.assignment_listeners.append(_check_average)
