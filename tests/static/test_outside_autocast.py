@@ -129,7 +129,8 @@ FOCAL = """
 class Focal(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.gamma = 2.0
+        self.gamma, self.least = max(2.0, 1), torch.tensor(0.1)
+        self.cross = torch.nn.CrossEntropyLoss()
 
     def forward(self, out, y):
         return torch.nn.functional.cross_entropy(out * self.gamma, y)
@@ -173,6 +174,7 @@ def test_a_region_around_the_loss_alone(loss: str, after: str) -> None:
         ("torch.nn.functional.cross_entropy(model.head(out), y)", ""),
         ("compute_loss(out, y)", ""),
         ("Focal()(out, y)", HEAD_AND_LOSS),
+        ("Focal()(out, y)", HEAD_AND_LOSS.replace("torch.nn.Linear(8, 8)", "tools.make_head(8)")),
     ],
 )
 def test_a_region_around_more_than_the_loss(loss: str, after: str) -> None:

@@ -9,18 +9,19 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
+from ..interpreter.dtypes import HALF, LOW_DTYPES
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text, receiver_text
-from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
+from ..interpreter.values.definitions import Args, BoundMethod, ExternalName, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.clipping_hooks import may_clip_in_hook
-from .arguments import dotted_name_of, first_or_named, items_of, literal_value
+from .arguments import dotted_name_of, first_or_named, items_of, literal_value, tracked_object_of
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
 from .parts import write_data
@@ -118,18 +119,38 @@ def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str,
     if name == "requires_grad":
         # A frozen parameter has no gradient that could matter.
         return Const(True)
-    return structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), name, name)
+    dtype = dtype_of_parameters(interp, receiver.modules or frozenset()) if name == "dtype" else None
+    return dtype or structural_unknown(interp, Operation.ATTRIBUTE, (receiver,), name, name)
+
+
+def dtype_of_parameters(interp: Interpreter, modules: frozenset[int]) -> Value | None:
+    """Return the low dtype in which all of some modules are stored, as a value, or None."""
+    dtypes = {interp.program.objects[key].attributes.dtypes.low for key in modules}
+    dtype = dtypes.pop() if len(dtypes) == 1 else ""
+    return ExternalName(f"torch.{dtype}") if dtype in LOW_DTYPES and dtype != HALF else None
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
     """Return the gradient of a parameter for ``grad`` of an unknown loop element, and a stored ``no_sync``."""
     if name == "no_sync":
         return BoundMethod(receiver, name)
+    if name == "dtype":
+        return _dtype_of_weight(interp, node)
     return (
         GradValue(ParamsValue(None))
         if name == "grad" and isinstance(receiver, UnknownValue) and receiver.origin.is_loop_element
         else None
     )
+
+
+def _dtype_of_weight(interp: Interpreter, node: ast.AST) -> Value | None:
+    """Return the low dtype of ``module.weight.dtype`` and the like, or None."""
+    match node:
+        case ast.Attribute(value=ast.Attribute(value=owner, attr="weight" | "bias")):
+            module = tracked_object_of(interp.without_events(lambda: interp.evaluate(owner)))
+            if module is not None and module.role == "module":
+                return dtype_of_parameters(interp, frozenset((module.key,)))
+    return None
 
 
 def _call_grad_method(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Callable, Collection
 from functools import partial
@@ -24,6 +25,7 @@ from ..interpreter.classes import (
 from ..interpreter.conditions import Formula, literals
 from ..interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, DtypeInfo, is_known_low
 from ..interpreter.functions import inline_call
+from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
@@ -61,7 +63,15 @@ from .arguments import (
 from .checkpoints import take_state
 from .default_dtypes import find_default_dtypes
 from .dtype_choices import trace_dtype_choice
-from .gradients import HOOKS, FrozenModules, emit_clip, emit_hook_clip, mark_averaged_elsewhere, note_requires_grad
+from .gradients import (
+    HOOKS,
+    FrozenModules,
+    dtype_of_parameters,
+    emit_clip,
+    emit_hook_clip,
+    mark_averaged_elsewhere,
+    note_requires_grad,
+)
 from .losses import find_owners
 from .low_parameters import (
     LowModules,
@@ -75,7 +85,7 @@ from .low_parameters import (
 from .overhead import RepeatedCosts, is_compiled_or_low
 from .parts import SUBMODULES, apply_to_parts, list_submodules
 from .sizes import note_odd_sides
-from .syntax_queries import callee_of, first_argument, keywords_of, last_name
+from .syntax_queries import callee_of, find_nodes, first_argument, keywords_of, last_name
 
 #: Handler of a module method. A handler returns None if the method runs the module.
 Method = Callable[["Interpreter", "_MethodCall"], Value | None]
@@ -88,10 +98,8 @@ ELEMENTWISE = frozenset(
 SAME = frozenset("train eval cuda cpu float double to_empty share_memory".split())
 #: Name prefixes of module classes that create parameters in the default dtype.
 _WITH_WEIGHTS = ("Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Transformer", "MultiheadAttention")
-#: Names of a class that makes layers or parameters, or holds a model.
-_MAKES_WEIGHTS = re.compile(
-    rf"(?:{'|'.join(_WITH_WEIGHTS)}|Parameter|Module[LD]|Sequential|register_p|add_module|.*[mM]odel)"
-)
+#: Names of a class that makes parameters.
+_MAKES_WEIGHTS = re.compile(r"Parameter|register_parameter|add_module")
 #: Methods of ``SAME`` that convert parameters to a wide dtype.
 _WIDENS = frozenset({"float", "double"})
 #: Methods that iterate over the contents of a module.
@@ -214,10 +222,21 @@ def _call_module_instance(
 
 
 def _is_without_weights(interp: Interpreter, receiver: Instance) -> bool:
-    """Return True for a module whose class makes no layers or parameters, as a loss function."""
+    """Return True for a module whose class keeps only settings, tensors and loss functions, as a criterion does."""
     assert receiver.tracked_object is not None
-    names = (name for owner in lineage_of(interp, receiver.cls) for name in owner.used_names)
-    return not receiver.tracked_object.attributes.parts and not any(map(_MAKES_WEIGHTS.match, names))
+    if receiver.tracked_object.attributes.parts or any(map(_MAKES_WEIGHTS.match, receiver.cls.used_names)):
+        return False
+    owners = lineage_of(interp, receiver.cls)
+    kept = (value for owner in owners for pairs in owner.assignments.values() for _, value in pairs)
+    return all(_keeps_no_weights(interp, call) for value in kept for call in find_nodes(value, ast.Call))
+
+
+def _keeps_no_weights(interp: Interpreter, call: ast.Call) -> bool:
+    """Return True for a call of a builtin function, of a function of torch on tensors, or of a loss function."""
+    if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):
+        return True
+    name = dotted_name(interp, call.func) or ""
+    return name.startswith("torch.") and (not name.startswith("torch.nn.") or name.endswith("Loss"))
 
 
 def _scales_losses(interp: Interpreter, receiver: Instance) -> bool:
@@ -720,6 +739,8 @@ def _get_module_attribute(interp: Interpreter, receiver: ObjectRef, name: str, n
     # Only a wrapper has ``no_sync``, so ``hasattr`` does not know.
     if name in BINDABLE_METHODS["module"] or name == "no_sync":
         return BoundMethod(receiver, name)
+    if name == "dtype":
+        return dtype_of_parameters(interp, frozenset((receiver.tracked_object.key,)))
     return receiver if name == "module" else None
 
 

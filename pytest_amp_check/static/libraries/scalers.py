@@ -218,7 +218,9 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
 _BF16_TEXT = r"(?:'bf(?:loat)?16(?:-mixed)?'|\"bf(?:loat)?16(?:-mixed)?\")"
 _ASKS_FOR_BF16 = re.compile(rf"== {_BF16_TEXT}$|^{_BF16_TEXT} == ")
 #: A test for several dtypes, of which bfloat16 is one: ``dtype in ("float16", "bfloat16")``.
-_INCLUDES_BF16 = re.compile(rf" in [(\[{{][^()\[\]{{}}]*(?:{_BF16_TEXT}|\btorch\.bfloat16\b)[^()\[\]{{}}]*[)\]}}]$")
+_INCLUDES_BF16 = re.compile(
+    rf"(?<! not) in [(\[{{][^()\[\]{{}}]*(?:{_BF16_TEXT}|\btorch\.bfloat16\b)[^()\[\]{{}}]*[)\]}}]$"
+)
 #: A flag that chooses bfloat16, as one of several reasons for a scaler.
 _CHOOSES_BF16 = re.compile(rf"(?:^|[._])bf(?:loat)?16$|{_ASKS_FOR_BF16.pattern}")
 

@@ -97,7 +97,7 @@ _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
 
 #: Identifiers of code that a low dtype spoils, beside a cast to it in the same file. A sum may start from zeros.
 ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES
-_ZERO_NAMES = frozenset({"zeros", "new_zeros"})
+_ZERO_NAMES = frozenset({"zeros", "new_zeros", "zeros_like"})
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})

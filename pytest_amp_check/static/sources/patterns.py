@@ -601,7 +601,7 @@ _LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: Calls and numbers that a low dtype spoils, beside this cast, and the start of a sum in a low dtype.
 _ROUNDED_MATH = (
     rb"\b(?:arange|cumsum|topk|torch\.log|log_softmax|kl_div|rsqrt)\(|\.log\(\)"
-    rb"|\de-(?:0?[89]|1\d)\b|zeros\([^\n]{0,80}dtype\s*=\s*torch\.(?:b?float16|half)\b"
+    rb"|\de-(?:0?[89]|1\d)\b|zeros\([^\n]{0,80}dtype\s*=\s*(?:torch\.(?:b?float16|half)\b|[^\n]{0,60}dtype\b)"
 )
 #: Positions in the dtype of another tensor, and a number that float16 rounds to zero.
 _ROUNDED_INPUTS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...project.module import item_name
+from ..dtypes import DtypeInfo, is_known_low
 from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter
 from ..source_text import expression_text, short_text_or
@@ -19,14 +20,19 @@ from .tables import select_from_table
 DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
 
 
-#: Dtypes that the assumption about inputs decides, so that a branch for another dtype is not taken.
+#: Dtypes that an attribute of a tensor may be, so that a branch for another dtype is not taken.
 _DTYPE_NAMES = frozenset(("float16", "bfloat16", "float32"))
+
+
+def _has_known_dtype(interp: Interpreter, info: DtypeInfo) -> bool:
+    """Return True if the dtype of a tensor is known, or follows from the assumption about inputs."""
+    return info.dtype in _DTYPE_NAMES and (bool(interp.assumed_dtype) or is_known_low(info))
 
 
 def evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
     receiver = interp.evaluate(node.value)
     value = attribute_of(interp, receiver, node.attr, node)
-    if node.attr == "dtype" and interp.assumed_dtype and receiver.dtype_info.dtype in _DTYPE_NAMES:
+    if node.attr == "dtype" and _has_known_dtype(interp, receiver.dtype_info):
         return ExternalName(f"torch.{receiver.dtype_info.dtype}")
     if node.attr not in interp.state.frame.module.role_names:
         return value

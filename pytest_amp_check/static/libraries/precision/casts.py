@@ -25,6 +25,7 @@ from ...interpreter.dtypes import (
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.definitions import ExternalName
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
@@ -94,7 +95,8 @@ def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
         fact = dtype_info_of(interp, tensor)
         if is_tensor_dtype(fact):
             return fact.dtype
-    name = resolve_callee(interp, node)
+    value = interp.expression_values.get(node)
+    name = value.name if isinstance(value, ExternalName) else resolve_callee(interp, node)
     if name in _INTEGERS:
         return "int"
     return "bool" if name == "torch.bool" else torch_api.DTYPES.get(name or "", "")

@@ -147,16 +147,16 @@ def check_narrowing(interp: Interpreter, given: DtypeInfo, dtype: str, node: ast
 
 
 def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Call) -> None:
-    """Report consecutive integers in a low dtype, or in a dtype that the option says to be low.
+    """Report consecutive integers in a dtype that is known, or that the option says, to be low.
 
     ``asked`` is the expression of the dtype: ``x.dtype``, or a parameter. Exponents are few, such as those of
     frequencies, which are every second number.
     """
-    if not interp.project.assumed_dtype or interp.assumes_region:
+    if interp.assumes_region:
         return
     holder = holder_of(asked)
     is_asked = last_name(asked).endswith("dtype") and (holder is None or not names_integers(last_name(holder)))
-    is_low = dtype in LOW_DTYPES or (not dtype and is_asked)
+    is_low = dtype in LOW_DTYPES or (bool(interp.project.assumed_dtype) and not dtype and is_asked)
     here, made = interp.state.frame.function, node
     while last_name(made.func) != "arange" and isinstance(held := receiver_of(made), ast.Call):
         made = held

@@ -124,7 +124,8 @@ def _check_running_sum(
     computed in each iteration. A region in the iteration makes the summand low. If the zeros are already low, the
     summand may be computed anywhere.
     """
-    name, known = find_access_path(target), interp.expression_values.get(target)
+    held = target.value if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Tuple) else target
+    name, known = find_access_path(held), interp.expression_values.get(held)
     if name is None or known is None or not interp.state.loops:
         return
     before = known.dtype_info
@@ -132,10 +133,9 @@ def _check_running_sum(
     if first is not None:
         before = dtype_info_of(interp, first)._replace(assigned_loops=frozenset())
         starts = before.is_low
-    index = interp.expression_values.get(target.slice) if isinstance(target, ast.Subscript) else None
-    indexed_loops = frozenset[int]() if index is None else index.loops or index.varying_loops()
     if not starts:
         return
+    indexed_loops = _loops_of_index(interp, target.slice) if isinstance(target, ast.Subscript) else frozenset[int]()
     is_made_anew = _is_made_each_iteration(interp, added, name, before, indexed_loops)
     if not is_made_anew and not (before.is_low and _names_loop_item(interp, added, before)):
         return
@@ -150,6 +150,21 @@ def _check_running_sum(
         # The items of a loop are few terms as often as many.
         before = before.with_traits(GUESSED_LOW)
     emit_once(interp, e.LowSum, node, before, average=average, names={"sum": SourceText(target)})
+
+
+def _loops_of_index(interp: Interpreter, index: ast.expr) -> frozenset[int]:
+    """Return the loops that select the element of an index. The variable of a loop selects it in this loop alone."""
+    names = {name.id: name for name in find_nodes(index, ast.Name)}
+    found: set[int] = set()
+    for loop in interp.state.loops:
+        if isinstance(loop.node, (ast.For, ast.AsyncFor)):
+            own = {name.id for name in find_nodes(loop.node.target, ast.Name)} & names.keys()
+            found.update([loop.key] if own else [])
+            names = {name: node for name, node in names.items() if name not in own}
+    for node in names.values():
+        value = interp.expression_values.get(node)
+        found.update(() if value is None else value.loops or value.varying_loops())
+    return frozenset(found)
 
 
 def _is_named_output(added: ast.expr) -> bool:
