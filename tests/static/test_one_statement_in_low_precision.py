@@ -179,7 +179,7 @@ STATEMENTS: list[Case] = [
     (
         "cuda",
         "y = torch.arange(4096, dtype=torch.float16).int()",
-        "positions:numbers",
+        "positions:index",
         ["torch.arange(4096, dtype=torch.float16)"],
     ),
     ("cuda", "y = torch.arange(4096, dtype=torch.int32).int()", "", []),

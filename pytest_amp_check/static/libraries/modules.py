@@ -53,6 +53,7 @@ from .arguments import (
     bind_arguments,
     dotted_name_of,
     find_tensors,
+    items_of,
     first_or_named,
     literal_value,
     make_object,
@@ -90,6 +91,8 @@ from .syntax_queries import callee_of, find_nodes, first_argument, keywords_of, 
 #: Handler of a module method. A handler returns None if the method runs the module.
 Method = Callable[["Interpreter", "_MethodCall"], Value | None]
 
+#: Maximum number of modules in a container that are known.
+MAX_ITEMS = 16
 #: Methods that return a tensor of the same shape and keep float32.
 ELEMENTWISE = frozenset(
     "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
@@ -350,6 +353,9 @@ def call_module_method(
         return list_submodules(interp, tracked_object, name, node)
     if name in PARTS:
         return interp.fresh_unknown(node, name)
+    if isinstance(receiver, ModuleContainer) and name in ("append", "extend") and len(args) == 1:
+        _add_items(receiver, items_of(args[0]) if name == "extend" else args)
+        return receiver
     asked = _MethodCall(receiver, tracked_object, args, keywords, node)
     if name in HOOKS:
         return _register_module_hook(interp, name, asked)
@@ -541,6 +547,40 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     note_odd_sides(tracked_object, kind, args, keywords, node)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
     return ModuleContainer(tracked_object, held) if ordered else ObjectRef(tracked_object)
+
+
+def _add_items(container: ModuleContainer, added: Collection[Value]) -> None:
+    """Add modules to a container. Several rounds of a loop add the same modules."""
+    attributes = container.tracked_object.attributes
+    container.items = [*container.items, *added][:MAX_ITEMS]
+    parts = (tracked_object_of(value) for value in added)
+    attributes.parts = {*(attributes.parts or ()), *(part.key for part in parts if part is not None)}
+
+
+def _call_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Call a module of torch. The modules of a ``Sequential`` may change the dtype, or lose precision themselves."""
+    made = run_forward(interp, func.tracked_object, args, keywords, node, read=is_analyzed(func))
+    if not isinstance(func, ModuleContainer) or len(args) != 1 or not _may_lose_precision(interp, func, args):
+        return made
+    outcome = list(args)
+
+    def run_items() -> None:
+        interp.state.forward_depth += 1
+        for item in func.items:
+            outcome[0] = interp.call_value(item, outcome, {}, node)
+
+    interp.dry_run(run_items)
+    return _copy_dtypes(outcome[0], made)
+
+
+def _may_lose_precision(interp: Interpreter, container: ModuleContainer, args: Args) -> bool:
+    """Return True if classes of the project in a container may lose precision, in a region or in low weights."""
+    classes = [item.cls for item in container.items if isinstance(item, Instance)]
+    if not any(cls.module.may_lose_precision for cls in classes):
+        return False
+    return in_region(interp) or any(
+        _computes_low(part, args) for part in _submodules_of(interp, container.tracked_object)
+    )
 
 
 def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -751,9 +791,7 @@ def _get_wrapped_module(interp: Interpreter, receiver: Instance, name: str, node
 
 
 def register(handlers: HandlerTable) -> None:
-    handlers.calls["module"] = lambda interp, func, *given: run_forward(
-        interp, func.tracked_object, *given, read=is_analyzed(func)
-    )
+    handlers.calls["module"] = _call_module
     handlers.calls["module instance"] = _call_module_instance
     handlers.methods.update({"module": call_module_method, "loss": call_module_method})
     handlers.attributes["module"] = _get_module_attribute

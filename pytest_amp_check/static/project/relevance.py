@@ -212,7 +212,8 @@ def mark_relevant(
     bits = _bits_by_name(module, foreign)
     bits.update((name, bits.get(name, 0) | _ROUNDS) for name in rounding)
     plain_bits = dict(bits)
-    lows = not LOW_DTYPE_NAMES.isdisjoint(module.identifiers) or not POLICIES.isdisjoint(module.identifiers)
+    # A function of another file may store the model in a low dtype, or shard it with a low policy.
+    lows = bool(casting) or not module.identifiers.isdisjoint(LOW_DTYPE_NAMES | POLICIES)
     is_test = is_test_file(module.path)
     if is_test:
         # A test chooses the dtype of its own inputs.

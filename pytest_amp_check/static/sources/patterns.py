@@ -615,6 +615,8 @@ _TENSOR_WORDS = (b"torch", b"nn.", b"F.", b"forward(")
 _ROUNDED_WORDS = (b"arange(", b"e-", b"freq")
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
+#: A policy of FSDP2 with a low compute dtype.
+_LOW_POLICY = rb"MixedPrecisionPolicy\([^\n]{0,80}param_dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: A line that enters autocast, and does not choose whether.
 _REGION_LINE = rb"(?m)^[ \t]*(?:@|with[ \t]+)[\w.]*autocast\((?![^\n]*enabled)"
 #: A low dtype that a function returns, that a table holds, or that is a constant.
@@ -763,7 +765,7 @@ def _casts_model(line: bytes) -> bool:
 
 
 def casts_weights(data: bytes) -> bool:
-    """Return True if code may store the weights of a model in a low dtype.
+    """Return True if code may store the weights of a model in a low dtype, or compute with low copies of them.
 
     A cast as a statement of its own casts a module: the method of a tensor returns another tensor.
     """
@@ -772,6 +774,7 @@ def casts_weights(data: bytes) -> bool:
     return (
         re.search(_CAST_STATEMENT, data) is not None
         or re.search(_LOW_DTYPE, data) is not None
+        or (b"MixedPrecisionPolicy" in data and re.search(_LOW_POLICY, data) is not None)
         or any(map(_casts_model, data.split(b"\n")))
     )
 

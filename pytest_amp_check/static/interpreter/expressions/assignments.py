@@ -15,7 +15,7 @@ from ..source_text import short_text
 from ..values.containers import MappingValue, SequenceValue, merge_into
 from ..values.definitions import Instance
 from ..values.gradients import GradValue, ParamsValue
-from ..values.objects import ObjectRef
+from ..values.objects import ModuleContainer, ObjectRef
 from ..values.tensors import TensorValue
 from ..values.value import NONE, Const, UnknownValue, Value, join_provenance
 from .attributes import attribute_of, fields_of_record, item_heap_key, item_of, value_of_changed
@@ -142,6 +142,8 @@ def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: V
 
 def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | None:
     """Return the values to which a sequence is unpacked, or None if the values are not known."""
+    if isinstance(value, ModuleContainer):
+        value = SequenceValue(value.items)
     if not isinstance(value, SequenceValue):
         return None
     items, count = value.items, len(targets)

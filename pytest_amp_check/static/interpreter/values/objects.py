@@ -61,6 +61,18 @@ class ModuleContainer(ObjectRef):
         position, size = index.value, len(self.items)
         return self.items[position] if isinstance(position, int) and -size <= position < size else None
 
+    def loop_element(self) -> Value | None:
+        """Return the module that stands for all items, if all are made by the same code."""
+        return self.items[0] if self.items and len(set(map(_maker_of, self.items))) == 1 else None
+
+
+def _maker_of(value: Value) -> object:
+    """Return what all modules have in common that the same code makes: the class, or the makers of the items."""
+    if isinstance(value, ModuleContainer):
+        return tuple(map(_maker_of, value.items))
+    cls = getattr(value, "cls", None)
+    return cls or (value.tracked_object.attributes.kind if isinstance(value, ObjectRef) else value)
+
 
 class FrameworkEngine(ObjectRef):
     """Engine of a framework, which scales, unscales and steps. The tracked object is the engine's scaler.

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Fields = ParamSpec("Fields")
 
 
+#: How of the event for consecutive integers in low precision, whatever is done with them.
+CONSECUTIVE = "numbers"
+
+
 def emit_once(
     interp: Interpreter,
     kind: Callable[Concatenate[Site, Fields], Effect],
@@ -34,7 +38,11 @@ def emit_once(
     here = interp.state.frame.function or interp.state.frame.module
     if not isinstance(node, (ast.expr, ast.stmt)) or interp.state.current_node is None or not here.may_lose_precision:
         return None
-    key = (kind, interp.state.frame.module.path, node.lineno, node.col_offset, fields.get("how"))
+    place = (kind, interp.state.frame.module.path, node.lineno, node.col_offset)
+    key = (*place, fields.get("how"))
+    if kind is e.LowPositions and fields.get("how") != CONSECUTIVE:
+        # What is done with the integers says more.
+        interp.detached_events.pop((*place, CONSECUTIVE), None)
     if key not in interp.detached_events:
         event = kind(interp.site_of(node), *keys, **fields)
         event.dtype, event.guessed = fact.dtype, GUESSED_LOW in fact.traits

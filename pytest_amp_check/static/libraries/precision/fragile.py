@@ -49,7 +49,7 @@ from ..arguments import literal_value
 from ..syntax_queries import constant_of_node, find_nodes, holder_of, last_name, receiver_of
 from .assumed import names_integers
 from .dtype_info import OpCall, autocast_state, dtype_info_of
-from .events import emit_once
+from .events import CONSECUTIVE, emit_once
 
 #: Integers that bfloat16 and float16 represent exactly.
 _EXACT, _EXACT_FLOAT16 = 256, 2048
@@ -166,7 +166,7 @@ def check_numbers(interp: Interpreter, dtype: str, asked: ast.expr, node: ast.Ca
     )
     if is_low and not is_exponent:
         fact = DtypeInfo(dtype or interp.assumed_dtype)
-        emit_once(interp, e.LowPositions, node, fact, how="numbers", names={"call": SourceText(node)})
+        emit_once(interp, e.LowPositions, node, fact, how=CONSECUTIVE, names={"call": SourceText(node)})
 
 
 def mark_written_positions(
