@@ -477,7 +477,24 @@ FRAMEWORKS = {
         },
     ),
     "deepspeed": Framework(
-        "DeepSpeed", ApiEntry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters"))
+        "DeepSpeed",
+        ApiEntry(
+            "deepspeed.initialize",
+            DEEPSPEED,
+            (
+                "args",
+                "model",
+                "optimizer",
+                "model_parameters",
+                "training_data",
+                "lr_scheduler",
+                "distributed_port",
+                "mpu",
+                "dist_init_required",
+                "collate_fn",
+                "config",
+            ),
+        ),
     ),
     "ignite": Framework(
         "ignite",

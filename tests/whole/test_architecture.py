@@ -76,7 +76,7 @@ STATIC_ROOMS = {
     "configuration": {"sources", "configuration"},
     "project": {"sources", "project"},
     "interpreter": {"sources", "project", "interpreter"},
-    "libraries": {"sources", "project", "interpreter", "libraries"},
+    "libraries": {"sources", "configuration", "project", "interpreter", "libraries"},
     "": {"sources", "configuration", "project", "interpreter", "libraries", ""},
     "fixes": {"sources", "project", "interpreter", "libraries", "", "fixes"},
 }

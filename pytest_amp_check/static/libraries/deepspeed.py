@@ -11,16 +11,20 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import is_window_name
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import escape
-from ..interpreter.values.containers import SequenceValue
+from ..interpreter.values.containers import MappingValue, SequenceValue
 from ..interpreter.values.definitions import Args, Instance, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
-from .modules import call_module_method
+from .low_parameters import set_low
+from .modules import WrappedInstances, call_module_method
+from .settings_files import find_settings
 from .syntax_queries import constant_of_node, keywords_of, receiver_of
 
+#: Section of the configuration that casts the model -> dtype.
+_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 #: Method of an engine that returns the number of micro-batches of a window.
 _STEPS = "gradient_accumulation_steps"
 _TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
@@ -32,6 +36,13 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if tracked_object is None:
         tracked_object = make_object(interp, "module", node)
     tracked_object.attributes.deepspeed = True
+    model = bound.get("model")
+    if isinstance(model, Instance):
+        interp.file_data(WrappedInstances)[tracked_object.key] = model
+    dtype = _dtype_of_configuration(interp, bound.get("config", NONE), node)
+    if dtype:
+        # The engine updates float32 copies, so the parameters lose nothing; what the model computes is low.
+        set_low(interp, tracked_object, dtype, node)
     made = ObjectRef(tracked_object)
     return SequenceValue(
         [
@@ -41,6 +52,18 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
             interp.fresh_unknown(node, "scheduler"),
         ]
     )
+
+
+def _dtype_of_configuration(interp: Interpreter, config: Value, node: ast.AST) -> str:
+    """Return the low dtype to which the engine casts the model, by a dict or a file that the program names, or ""."""
+    settings = find_settings(interp, keywords_of(node).get("config")) if isinstance(node, ast.Call) else None
+    for name, dtype in _DTYPES.items():
+        part = config.items.get(name) if isinstance(config, MappingValue) else None
+        enabled = part.items.get("enabled") if isinstance(part, MappingValue) else None
+        is_set = settings is not None and settings.value(f"{name}.enabled") is True
+        if is_set or (enabled is not None and literal_value(enabled) is True):
+            return dtype
+    return ""
 
 
 def _call_engine_method(

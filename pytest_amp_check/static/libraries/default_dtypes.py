@@ -34,6 +34,11 @@ def find_default_dtypes(interp: Interpreter, node: ast.expr | None) -> list[tupl
     return [(dtype, interp.predicate_formula(("default dtype", text), text, frozenset()))]
 
 
+def find_default(interp: Interpreter, node: ast.expr) -> ast.expr | None:
+    """Return the expression of the default that a setting gives an expression, or None."""
+    return _find_default(interp, node, MAX_STEPS)
+
+
 def _setting_of(node: ast.expr) -> ast.expr:
     """Return the setting in ``getattr(torch, setting)``, or the expression itself."""
     match node:

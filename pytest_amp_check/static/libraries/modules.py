@@ -53,8 +53,8 @@ from .arguments import (
     bind_arguments,
     dotted_name_of,
     find_tensors,
-    items_of,
     first_or_named,
+    items_of,
     literal_value,
     make_object,
     map_items,
@@ -270,10 +270,13 @@ def _run_forward_method(
     telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
     prepared_in = tracked_object.attributes.dtypes.prepared_in
     rounds_here = here.may_lose_precision and in_region(interp)
+    # A part of a low model is low, and a model with a low part may compute with it.
+    around = interp.graph_data(RepeatedCosts).casting_modules
     is_low = method.module.may_lose_precision and (
         bool(prepared_in)
         or rounds_here
         or any(_computes_low(part, [*args, *keywords.values()]) for part in _submodules_of(interp, tracked_object))
+        or any(_computes_low(module, []) for module in around)
     )
     if not (telling or casts or is_low or rounds_here):
         return None
@@ -549,6 +552,10 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     return ModuleContainer(tracked_object, held) if ordered else ObjectRef(tracked_object)
 
 
+class WrappedInstances(dict[int, Instance]):
+    """Modules of known classes that the engine of a framework runs, by the keys of the tracked objects."""
+
+
 def _add_items(container: ModuleContainer, added: Collection[Value]) -> None:
     """Add modules to a container. Several rounds of a loop add the same modules."""
     attributes = container.tracked_object.attributes
@@ -559,6 +566,9 @@ def _add_items(container: ModuleContainer, added: Collection[Value]) -> None:
 
 def _call_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Call a module of torch. The modules of a ``Sequential`` may change the dtype, or lose precision themselves."""
+    wrapped = interp.file_data(WrappedInstances).get(func.tracked_object.key)
+    if wrapped is not None:
+        return _call_module_instance(interp, wrapped, args, keywords, node)
     made = run_forward(interp, func.tracked_object, args, keywords, node, read=is_analyzed(func))
     if not isinstance(func, ModuleContainer) or len(args) != 1 or not _may_lose_precision(interp, func, args):
         return made

@@ -90,6 +90,8 @@ FRAGILE_NAMES = frozenset(
 LOSSES_OF_LOGITS = frozenset(
     "cross_entropy nll_loss kl_div binary_cross_entropy_with_logits log_softmax logsigmoid logsumexp".split()
 )
+#: Those of them that a function of a loss calls with logits of any dtype.
+_LOG_FUNCTIONS = frozenset(("log_softmax", "logsumexp", "kl_div"))
 #: These functions, and modules that call them.
 _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
     "CrossEntropyLoss NLLLoss KLDivLoss BCEWithLogitsLoss LogSoftmax LogSigmoid".split()
@@ -213,7 +215,9 @@ def mark_relevant(
     bits.update((name, bits.get(name, 0) | _ROUNDS) for name in rounding)
     plain_bits = dict(bits)
     # A function of another file may store the model in a low dtype, or shard it with a low policy.
-    lows = bool(casting) or not module.identifiers.isdisjoint(LOW_DTYPE_NAMES | POLICIES)
+    lows = bool(casting) or not module.identifiers.isdisjoint(LOW_DTYPE_NAMES | POLICIES | {frameworks.DEEP_SPEED})
+    # A file that trains nothing is followed for what it computes of the values of another file.
+    lows = lows or not (_trains_itself(module) or module.identifiers.isdisjoint(_LOG_FUNCTIONS))
     is_test = is_test_file(module.path)
     if is_test:
         # A test chooses the dtype of its own inputs.

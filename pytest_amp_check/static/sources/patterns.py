@@ -613,6 +613,9 @@ _LARGEST_ROUNDING = 6_000
 #: Words of code that computes with tensors, and words of which each match of :data:`_ROUNDED_INPUTS` has one.
 _TENSOR_WORDS = (b"torch", b"nn.", b"F.", b"forward(")
 _ROUNDED_WORDS = (b"arange(", b"e-", b"freq")
+#: Functions of logits that keep their dtype, and words of code that makes float32 of it.
+_LOG_WORDS = (b"log_softmax(", b"logsumexp(", b"kl_div(")
+_WIDE_WORDS = (b".float()", b"float32")
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
 _CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
 #: A policy of FSDP2 with a low compute dtype.
@@ -795,10 +798,14 @@ def gives_low_precision(data: bytes) -> bool:
 def may_round_inputs(data: bytes) -> bool:
     """Return True if a definition may compute what the low dtype of its inputs spoils.
 
-    Positions take the dtype of another tensor, a small number bounds a divisor, a fill is beyond float16, or scores
-    are cast before they are ranked.
+    Positions take the dtype of another tensor, a small number bounds a divisor, a fill is beyond float16, scores
+    are cast before they are ranked, or log-probabilities have the dtype of the logits.
     """
-    if len(data) > _LARGEST_ROUNDING or not any(word in data for word in _TENSOR_WORDS):
+    if len(data) > _LARGEST_ROUNDING:
+        return False
+    if any(word in data for word in _LOG_WORDS) and not any(word in data for word in _WIDE_WORDS):
+        return True
+    if not any(word in data for word in _TENSOR_WORDS):
         return False
     if any(word in data for word in _ROUNDED_WORDS) and re.search(_ROUNDED_INPUTS, data) is not None:
         return True
@@ -813,8 +820,8 @@ def gives_dtype(data: bytes) -> bool:
 
 
 def makes_values_low(data: bytes) -> bool:
-    """Return True if code enters autocast, casts to a low dtype, or lets a framework run a model in a region."""
-    if b"autocast" in data or b"MixedPrecision" in data:
+    """Return True if code enters autocast, casts to a low dtype, or lets a framework run a model in low precision."""
+    if b"autocast" in data or b"MixedPrecision" in data or b"deepspeed.initialize(" in data:
         return True
     if (b"half" in data or b"float16" in data) and re.search(_LOW_TENSOR, data) is not None:
         return True

@@ -156,7 +156,8 @@ def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | Non
     if len(items) == 1 and isinstance(items[0], TensorValue):
         # The single item stands for every item of a comprehension.
         return [items[0].copy() for _ in range(count)]
-    return None
+    # The layers of a comprehension are alike.
+    return [items[0]] * count if len(items) == 1 and items[0].role == "module" else None
 
 
 def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index: int) -> Value:

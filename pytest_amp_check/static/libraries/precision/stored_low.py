@@ -10,6 +10,7 @@ from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import UnknownValue, Value
 from ..arguments import tracked_object_of
 from ..low_parameters import LowModules
+from ..overhead import RepeatedCosts
 from .dtype_info import HALF_DTYPES, autocast_state
 
 TYPE_CHECKING = False
@@ -28,7 +29,10 @@ def find_output_info(interp: Interpreter, evaluate_callee: Callable[[], Value | 
     module = _find_module(interp, callee)
     if module is None or module.role != "module" or module.attributes.dtypes.prepared:
         return None
-    dtype = module.attributes.dtypes.computes_in or module.attributes.dtypes.low
+    # A part has the dtype of the module around it that is running.
+    around = interp.graph_data(RepeatedCosts).casting_modules
+    held = (each.attributes.dtypes for each in (module, *reversed(around)))
+    dtype = next((dtypes.computes_in or dtypes.low for dtypes in held if dtypes.computes_in or dtypes.low), "")
     if dtype not in HALF_DTYPES or (isinstance(callee, Instance) and _chooses_dtype(interp, callee)):
         return None
     return DtypeInfo(dtype, frozenset({GUESSED_LOW}))
