@@ -78,18 +78,47 @@ def test_the_format_of_blocks(recipe: str, told: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "told"),
+    ("calls", "label"),
     [
-        ("y = model(x, is_first_microbatch=False)", True),
-        ("y = model(x, is_first_microbatch=i == 0)", False),
-        ("y = model(x, is_first_microbatch=True); y = model(x, is_first_microbatch=False)", False),
+        ("y = model(x, is_first_microbatch=False)", "float8:old-weights"),
+        ("y = model(x, is_first_microbatch=i == 0)", "float8:first-once"),
+        ("first = i == 0; y = model(x, is_first_microbatch=first)", "float8:first-once"),
+        ("first = epoch == 0 and i == 0; y = model(x, is_first_microbatch=first)", "float8:first-once"),
+        ("y = model(x, is_first_microbatch=i % 4 == 0)", ""),
+        ("y = model(x, is_first_microbatch=fresh)", ""),
+        ("y = model(x, is_first_microbatch=True); y = model(x, is_first_microbatch=False)", ""),
     ],
 )
-def test_weights_are_cast_after_each_step(calls: str, told: bool) -> None:
+def test_weights_are_cast_after_each_step(calls: str, label: str) -> None:
     body = f"for i, x in enumerate(loader):\n    {calls}\n    y.sum().backward()\n    optimizer.step()"
-    assert found(body) == ([(2, "float8:old-weights", False)] if told else [])
+    assert found(body) == ([(2, label, False)] if label else [])
     # Nothing is trained.
     assert found(f"for i, x in enumerate(loader):\n    {calls}") == []
+
+
+def test_the_first_micro_batch_of_each_window() -> None:
+    window = (
+        "for i, x in enumerate(window):\n        y = model(x, is_first_microbatch=i == 0)\n        y.sum().backward()"
+    )
+    assert found(f"for window in loader:\n    {window}\n    optimizer.step()") == []
+    once = window.replace("i == 0", "step == 0 and i == 0")
+    assert found(f"for step, window in enumerate(loader):\n    {once}\n    optimizer.step()") == [
+        (3, "float8:first-once", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_early"),
+    [
+        (("loss.backward()", SCALES, UPDATE), True),
+        (("loss.backward()", UPDATE, SCALES), False),
+        # Before the first step, or in a function without a backward.
+        ((SCALES, "loss.backward()", UPDATE), False),
+        ((SCALES, UPDATE), False),
+    ],
+)
+def test_scales_in_a_function_that_does_one_step(lines: tuple[str, ...], is_early: bool) -> None:
+    assert found("\n".join(lines)) == ([(lines.index(SCALES) + 1, "float8:scales-early", True)] if is_early else [])
 
 
 def test_a_test_compares_formats() -> None:

@@ -556,6 +556,7 @@ INDEX: tuple[Listing, ...] = (
             "float8:scales-early",
             "float8:format",
             "float8:old-weights",
+            "float8:first-once",
         ),
     ),
     (

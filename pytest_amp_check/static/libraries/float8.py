@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+from collections.abc import Sequence
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.source_text import SourceText, access_text
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..project.syntax import walk
 from .syntax_queries import (
     constant_of_node,
     find_nodes,
@@ -25,6 +28,7 @@ _COMPUTES_SCALES = "precompute_float8_dynamic_scale_for_fsdp"
 _MXFP8, _HYBRID = "MXFP8BlockScaling", "HYBRID"
 _FIRST = "is_first_microbatch"
 _OPTIMIZER_NAME = re.compile(r"optim|^opts?$|_opts?$|^opt_", re.IGNORECASE)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -36,7 +40,9 @@ def _report_misused_float8(interp: Interpreter) -> None:
             _check_conversions(interp, [node for node in nodes if isinstance(node, ast.Call)])
     if _COMPUTES_SCALES in names:
         for nodes in iterate_scopes(module):
-            _check_order_of_scales(interp, nodes)
+            _check_order_of_scales(interp, [node for node in nodes if isinstance(node, _LOOPS)])
+        functions = [function.node for function in module.functions.values()]
+        _check_order_of_scales(interp, [node for node in functions if isinstance(node, _FUNCTIONS)])
     calls = find_nodes(module.tree, ast.Call) if _MXFP8 in names or _FIRST in module.text else []
     for call in calls:
         format_ = keywords_of(call).get("fp8_format")
@@ -81,26 +87,64 @@ def _early_use(interp: Interpreter, call: ast.Call, model: str) -> str:
     return "late-shard" if str(entry.attributes.get("wraps")).startswith("fsdp") else ""
 
 
-def _check_order_of_scales(interp: Interpreter, nodes: list[ast.AST]) -> None:
-    """Report scales that an iteration computes from weights that its optimizer changes afterwards."""
-    for loop in (node for node in nodes if isinstance(node, _LOOPS)):
-        calls = [each for statement in loop.body for each in find_nodes(statement, ast.Call)]
-        steps = [
-            each.lineno
-            for each in calls
-            if last_name(each.func) == "step" and _OPTIMIZER_NAME.search(last_name(receiver_of(each)))
-        ]
+def _check_order_of_scales(
+    interp: Interpreter, scopes: Sequence[ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.AsyncFunctionDef]
+) -> None:
+    """Report scales that are computed from weights which the optimizer changes afterwards, in the same iteration.
+
+    A function that runs a backward and a step is an iteration as well.
+    """
+    for scope in scopes:
+        calls = [each for statement in scope.body for each in find_nodes(statement, ast.Call)]
+        steps = [each.lineno for each in calls if _is_step(each)]
+        backwards = [each.lineno for each in calls if last_name(each.func) == "backward"]
+        first = 0 if isinstance(scope, _LOOPS) else min(backwards, default=sys.maxsize)
         for call in calls:
-            if last_name(call.func) == _COMPUTES_SCALES and steps and call.lineno < min(steps):
+            if last_name(call.func) == _COMPUTES_SCALES and steps and first < call.lineno < min(steps):
                 _emit(interp, call, "scales-early", {"call": SourceText(call.func)})
 
 
+def _is_step(call: ast.Call) -> bool:
+    return last_name(call.func) == "step" and bool(_OPTIMIZER_NAME.search(last_name(receiver_of(call))))
+
+
 def _check_first_microbatches(interp: Interpreter, calls: list[ast.Call]) -> None:
-    """Report a model that is never notified that its weights have changed."""
+    """Report a model that is never notified that its weights have changed, or only in the first micro-batch of all."""
     given = [(call, keywords_of(call)[_FIRST]) for call in calls if _FIRST in keywords_of(call)]
-    if given and all(constant_of_node(value) is False for _, value in given) and "step" in interp.module.identifiers:
-        call = given[0][0]
+    if not given or "step" not in interp.module.identifiers:
+        return
+    call = given[0][0]
+    if all(constant_of_node(value) is False for _, value in given):
         _emit(interp, call, "old-weights", {"call": SourceText(call.func)})
+    names = {value.id for _, value in given if isinstance(value, ast.Name)}
+    values = [value for _, value in given if not isinstance(value, ast.Name)]
+    tree = interp.module.tree
+    scopes: list[ast.AST] = [each for each in walk(tree) if isinstance(each, _FUNCTIONS)]
+    for scope in (*scopes, tree):
+        assigned = [
+            each.value
+            for each in find_nodes(scope, ast.Assign)
+            if any(isinstance(target, ast.Name) and target.id in names for target in each.targets)
+        ]
+        inside = {id(each) for each in walk(scope)}
+        for value in (*assigned, *(value for value in values if id(value) in inside)):
+            if _is_true_once(scope, value):
+                _emit(interp, value, "first-once", {"call": SourceText(call.func), "first": SourceText(value)})
+                return
+
+
+def _is_true_once(scope: ast.AST, value: ast.expr) -> bool:
+    """Return True for a test that the counter of a loop with optimizer steps is 0, alone or as one of several."""
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And):
+        return any(_is_true_once(scope, part) for part in value.values)
+    match value:
+        case ast.Compare(left=ast.Name(id=counter), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return any(
+                any(map(_is_step, find_nodes(loop, ast.Call)))
+                for loop in find_nodes(scope, ast.For)
+                if any(name.id == counter for name in find_nodes(loop.target, ast.Name))
+            )
+    return False
 
 
 def _is_of(interp: Interpreter, call: ast.Call, package: str) -> bool:
@@ -109,8 +153,8 @@ def _is_of(interp: Interpreter, call: ast.Call, package: str) -> bool:
     return name is None or name.partition(".")[0] == package or "." not in name
 
 
-def _emit(interp: Interpreter, call: ast.Call, how: str, names: dict[str, object]) -> None:
-    site = interp.site_of(call)
+def _emit(interp: Interpreter, node: ast.expr, how: str, names: dict[str, object]) -> None:
+    site = interp.site_of(node)
     if site.is_in_test():
         return  # A test compares formats.
     interp.detached_events[e.Float8, site.call_key] = e.Float8(site, how=how, names=names)

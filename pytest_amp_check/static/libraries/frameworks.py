@@ -24,6 +24,7 @@ from ..interpreter.unanalyzed_code import call_unknown, escape
 from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.contexts import NoSyncContext, NullContext
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
+from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
@@ -39,6 +40,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import take_state
+from .gradients import emit_clip
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
 from .scalers import get_scaler_attribute, load_scaler, scale_value
@@ -248,6 +250,9 @@ def call_engine_method(
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
         given = optimizer_keys_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
         _emit_unscale(interp, engine, given, node, raises=_raises_if_nonfinite(known, name, args, keywords))
+        if engine.enabled is False and name.startswith("clip_grad_") and args and isinstance(args[0], ParamsValue):
+            # Without a scaler, the engine clips as torch does.
+            return emit_clip(interp, args[0], args[1:], keywords, node)
         return interp.fresh_unknown(node)
     if does == frameworks.NO_SYNC:
         enabled = keywords.get("enabled", args[1] if len(args) > 1 else None)

@@ -55,6 +55,12 @@ RULE = Rule(
             effect="forwards keep the first weights while the optimizer moves the real ones: the loss stops falling",
             certainty=Certainty(is_possible=True),
         ),
+        "float8:first-once": ViolationKind(
+            "`{call}` gets `is_first_microbatch={first}`, which is true once, so its float8 weights are not cast again "
+            "after a step: pass True in the first micro-batch of each window",
+            effect="forwards keep the first weights while the optimizer moves the real ones: the loss stops falling",
+            certainty=Certainty(is_possible=True),
+        ),
     },
     rationale="""\
 `convert_to_float8_training` of torchao replaces each linear layer. What `torch.compile`, FSDP or an optimizer has taken
