@@ -68,7 +68,10 @@ class FragileMath(LowPrecisionEffect):
 
 
 class LowParameter(LowPrecisionEffect):
-    """A new trained parameter takes the low dtype of the weights that it is computed from."""
+    """A new trained parameter takes the low dtype of the weights that it is computed from, or of a checkpoint."""
+
+    #: "computed" from low weights, or "saved" for resuming.
+    how: str = "computed"
 
 
 class LowSum(LowPrecisionEffect):

@@ -9,7 +9,6 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
-from ..interpreter.dtypes import HALF, LOW_DTYPES
 from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import Operation, structural_unknown
@@ -24,6 +23,7 @@ from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value, tracked_object_of
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners
+from .low_parameters import low_dtype_of_modules
 from .parts import write_data
 from .syntax_queries import (
     callee_of,
@@ -125,9 +125,8 @@ def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str,
 
 def dtype_of_parameters(interp: Interpreter, modules: frozenset[int]) -> Value | None:
     """Return the low dtype in which all of some modules are stored, as a value, or None."""
-    dtypes = {interp.program.objects[key].attributes.dtypes.low for key in modules}
-    dtype = dtypes.pop() if len(dtypes) == 1 else ""
-    return ExternalName(f"torch.{dtype}") if dtype in LOW_DTYPES and dtype != HALF else None
+    dtype = low_dtype_of_modules(interp, modules)
+    return ExternalName(f"torch.{dtype}") if dtype else None
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:

@@ -60,6 +60,13 @@ def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node
     interp.file_data(LowModules).setdefault(tracked_object.key, cause)
 
 
+def low_dtype_of_modules(interp: Interpreter, modules: frozenset[int]) -> str:
+    """Return the low dtype in which all of some modules are stored, or ""."""
+    dtypes = {interp.program.objects[key].attributes.dtypes.low for key in modules}
+    dtype = dtypes.pop() if len(dtypes) == 1 else ""
+    return dtype if dtype in _LOW else ""
+
+
 def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
     set_low(interp, tracked_object, dtype, node)

@@ -347,6 +347,9 @@ def call_module_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
+    if name in _WIDENS and tracked_object.attributes.kind == "Parameter":
+        # A wide copy: the parameter stays as it is.
+        return interp.fresh_unknown(node).with_dtype_info(DtypeInfo("float32" if name == "float" else "float64"))
     if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.shape.has_dimensions):
         # The result is the module itself, or a tensor as wide and as exact as the parameter.
         if name in _WIDENS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 
+from ...protocol.events import UNKNOWN
 from ..configuration.documents import Section, load_settings
 from ..interpreter.interpreter import Interpreter
 from ..sources import configurations, source_files
@@ -20,7 +21,9 @@ def find_settings(interp: Interpreter, node: ast.expr | None) -> Section | None:
 
     The path may be relative to the folder of the file, or to a folder above.
     """
-    written = None if node is None else constant_of_node(node) or constant_of_node(find_default(interp, node))
+    written = UNKNOWN if node is None else constant_of_node(node)
+    if node is not None and written is UNKNOWN:
+        written = constant_of_node(find_default(interp, node))
     if not isinstance(written, str) or not configurations.is_configuration(written):
         return None
     folder = os.path.dirname(os.path.abspath(interp.state.frame.module.path))

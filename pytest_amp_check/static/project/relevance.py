@@ -90,15 +90,15 @@ FRAGILE_NAMES = frozenset(
 LOSSES_OF_LOGITS = frozenset(
     "cross_entropy nll_loss kl_div binary_cross_entropy_with_logits log_softmax logsigmoid logsumexp".split()
 )
-#: Those of them that a function of a loss calls with logits of any dtype.
-_LOG_FUNCTIONS = frozenset(("log_softmax", "logsumexp", "kl_div"))
+#: Functions that a file which trains nothing calls with logits or parameters of any dtype.
+_LOG_FUNCTIONS = frozenset(("log_softmax", "logsumexp", "kl_div", "exp"))
 #: These functions, and modules that call them.
 _LOG_PROBABILITIES = LOSSES_OF_LOGITS.union(
     "CrossEntropyLoss NLLLoss KLDivLoss BCEWithLogitsLoss LogSoftmax LogSigmoid".split()
 )
 
 #: Identifiers of code that a low dtype spoils, beside a cast to it in the same file. A sum may start from zeros.
-ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES
+ROUNDED_NAMES = (FRAGILE_NAMES - {"autocast"}) | _LOG_PROBABILITIES | {"exp", "norm", "vector_norm", "get_total_norm"}
 _ZERO_NAMES = frozenset({"zeros", "new_zeros", "zeros_like"})
 
 #: Frameworks whose scalers, optimizers and losses have the same names as in torch.

@@ -606,13 +606,13 @@ _ROUNDED_MATH = (
 #: Positions in the dtype of another tensor, and a number that float16 rounds to zero.
 _ROUNDED_INPUTS = (
     rb"arange\([^\n]{0,200}(?:dtype\s*=\s*\w+\.dtype|\.(?:to|type_as)\()|\de-(?:0?[89]|1\d)\b"
-    rb"|register_buffer\([^\n]{0,40}freq"
+    rb"|register_buffer\([^\n]{0,40}freq|\bexp\(self\.\w*log"
 )
 #: Largest definition, in bytes, that is followed only because it may round its inputs. Larger ones take long.
 _LARGEST_ROUNDING = 6_000
 #: Words of code that computes with tensors, and words of which each match of :data:`_ROUNDED_INPUTS` has one.
 _TENSOR_WORDS = (b"torch", b"nn.", b"F.", b"forward(")
-_ROUNDED_WORDS = (b"arange(", b"e-", b"freq")
+_ROUNDED_WORDS = (b"arange(", b"e-", b"freq", b"exp(self.")
 #: Functions of logits that keep their dtype, and words of code that makes float32 of it.
 _LOG_WORDS = (b"log_softmax(", b"logsumexp(", b"kl_div(")
 _WIDE_WORDS = (b".float()", b"float32")

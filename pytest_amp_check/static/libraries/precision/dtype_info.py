@@ -21,12 +21,15 @@ from ...interpreter.dtypes import (
     ROUNDED,
     SIGMOID,
     SOFTMAX,
+    STORED,
     AutocastState,
     DtypeInfo,
 )
 from ...interpreter.imports import look_up
 from ...interpreter.interpreter import Interpreter
-from ...interpreter.values.definitions import ExternalName
+from ...interpreter.values.definitions import ExternalName, Instance
+from ...interpreter.values.objects import ObjectRef
+from ..overhead import RepeatedCosts
 from ..syntax_queries import first_argument, receiver_of
 
 #: Builtins that return a number.
@@ -43,7 +46,27 @@ def dtype_info_of(interp: Interpreter, node: ast.expr) -> DtypeInfo:
     value = interp.expression_values.get(node)
     if value is None:
         return NO_DTYPE_INFO
+    if isinstance(value, ObjectRef):
+        return _find_parameter_info(interp, value)
     return NUMBER_INFO if value.count.is_loop_index else mark_left_region(interp, value.dtype_info)
+
+
+def _find_parameter_info(interp: Interpreter, value: ObjectRef) -> DtypeInfo:
+    """Return the dtype info of a parameter of the running module, if the module is stored in low precision."""
+    if value.tracked_object.attributes.kind != "Parameter" or interp.assumed_dtype:
+        return NO_DTYPE_INFO
+    dtype = dtype_of_running_module(interp)
+    return DtypeInfo(dtype, frozenset({STORED})) if dtype else NO_DTYPE_INFO
+
+
+def dtype_of_running_module(interp: Interpreter) -> str:
+    """Return the low dtype to which a cast of the running module, or of one around it, converts its tensors, or ""."""
+    if interp.assumed_dtype:
+        return "" if interp.assumes_region else interp.assumed_dtype
+    receiver = interp.state.frame.receiver
+    own = receiver.tracked_object if isinstance(receiver, Instance) else None
+    running = [*interp.graph_data(RepeatedCosts).casting_modules, *([own] if own is not None else [])]
+    return next((module.attributes.dtypes.low for module in running if module.attributes.dtypes.low), "")
 
 
 def mark_left_region(interp: Interpreter, fact: DtypeInfo) -> DtypeInfo:

@@ -41,11 +41,13 @@ from ...interpreter.dtypes import (
     result_dtype,
 )
 from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.gradients import GradValue
 from ...interpreter.values.value import Value
 from ...project.module import Function
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
+from ..low_parameters import low_dtype_of_modules
 from ..syntax_queries import constant_of_node, find_nodes, holder_of, last_name, receiver_of
 from .assumed import names_integers
 from .dtype_info import OpCall, autocast_state, dtype_info_of
@@ -423,16 +425,27 @@ _NORMS = frozenset(("norm", "vector_norm", "get_total_norm"))
 def check_gradient_norm(interp: Interpreter, node: ast.Call) -> None:
     """Report a norm of gradients that is kept in the low dtype of the gradients."""
     name = last_name(node.func)
-    if name not in _NORMS or not interp.assumed_dtype or interp.assumes_region:
+    if name not in _NORMS or interp.assumes_region:
         return
     parts = list(walk(node))
-    of_gradients = name == "get_total_norm" or any(isinstance(p, ast.Attribute) and p.attr == "grad" for p in parts)
+    gradients = [part for part in parts if isinstance(part, ast.Attribute) and part.attr == "grad"]
     widens = any(keyword.arg == "dtype" for keyword in node.keywords) or any(
         isinstance(part, ast.Attribute) and part.attr in ("float", "double", "float32") for part in parts
     )
-    if of_gradients and not widens:
-        fact = DtypeInfo(interp.assumed_dtype)
-        emit_once(interp, e.FragileMath, node, fact, how="gradient-norm", names={"call": SourceText(node)})
+    if widens or not (gradients or name == "get_total_norm"):
+        return
+    stored = (_dtype_of_gradient(interp, part) for part in gradients)
+    dtype = interp.assumed_dtype or next(filter(None, stored), "")
+    if dtype:
+        names = {"call": SourceText(node)}
+        emit_once(interp, e.FragileMath, node, DtypeInfo(dtype), how="gradient-norm", names=names)
+
+
+def _dtype_of_gradient(interp: Interpreter, node: ast.expr) -> str:
+    """Return the low dtype of the parameters whose gradient an expression is, or ""."""
+    value = interp.expression_values.get(node)
+    modules = value.params.modules if isinstance(value, GradValue) else None
+    return low_dtype_of_modules(interp, modules) if modules else ""
 
 
 def check_draws(interp: Interpreter, node: ast.Compare) -> None:

@@ -13,14 +13,13 @@ from ...interpreter.dtypes import (
     NUMBER_INFO,
     POSITIONS,
     SCALAR,
+    ZEROS,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
-from ...interpreter.values.definitions import Instance
 from ...interpreter.values.value import Value
-from ..overhead import RepeatedCosts
 from ..syntax_queries import constant_of_node, find_nodes, last_name
-from .dtype_info import dtype_info_of, evaluate_dtype_info
+from .dtype_info import dtype_info_of, dtype_of_running_module, evaluate_dtype_info
 from .parameters import find_weight_info, holds_weights
 
 #: Attributes of a tensor that are no tensor of its dtype. The output of a model has others: ``outputs.logits``.
@@ -80,10 +79,10 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registering.discard(call)
         if interp.project.assumed_dtype and "freq" in name and not fact.dtype:
             fact = fact.with_traits(FREQUENCIES)
-        dtype = _dtype_of_buffers(interp) if fact.dtype not in INTEGERS else ""
+        dtype = dtype_of_running_module(interp) if fact.dtype not in INTEGERS else ""
         if dtype and all(function.node is not init.node for function in interp.active_functions):
             # A cast of the model casts its buffers, after the constructor.
-            cast = DtypeInfo(dtype)
+            cast = DtypeInfo(dtype, fact.traits & {ZEROS})
             return (
                 cast._replace(traits=frozenset({FREQUENCIES}), trait_node=call) if FREQUENCIES in fact.traits else cast
             )
@@ -91,16 +90,6 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         is_wide = interp.project.assumed_dtype and interp.assumes_region and fact.dtype == "float32"
         return fact if is_wide or POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
-
-
-def _dtype_of_buffers(interp: Interpreter) -> str:
-    """Return the low dtype to which a cast of the running module, or of a module around it, converts buffers, or ""."""
-    if interp.assumed_dtype:
-        return "" if interp.assumes_region else interp.assumed_dtype
-    receiver = interp.state.frame.receiver
-    own = receiver.tracked_object if isinstance(receiver, Instance) else None
-    running = [*interp.graph_data(RepeatedCosts).casting_modules, *([own] if own is not None else [])]
-    return next((module.attributes.dtypes.low for module in running if module.attributes.dtypes.low), "")
 
 
 def _collect_registrations(init: ast.AST) -> dict[str, list[ast.Call]]:

@@ -36,6 +36,7 @@ from ...interpreter.dtypes import (
     SOFTMAX,
     SQUARE,
     SQUARE_SUM,
+    STORED,
     VARIANCE,
     DtypeInfo,
     is_low,
@@ -293,6 +294,8 @@ def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> Non
         how = next((named for trait, named in _LOGS_OF.items() if trait in op.first_info.traits), "")
     elif op.first_info.is_low and op.name == "log1p" and NEGATED in op.first_info.traits:
         how = "log-complement"
+    elif op.base_name == "exp" and op.first_info.is_low and STORED in op.first_info.traits:
+        how = "exponent"
     if how:
         of_each = op.name == "mean" and "keepdim" in op.keyword_infos
         squared = _find_squared(op.tensor_node) if how == "squares" else None
