@@ -121,6 +121,10 @@ MEASURED = {
         "parameter...`, where the good example prints `torch.bfloat16`"
     ),
     "AMP606": "it prints `torch.float32`, where the good example prints `torch.bfloat16`",
+    "AMP608": (
+        "the parameters do not move at all; it prints `the weights move: False`, where the good example prints "
+        "`the weights move: True`"
+    ),
     "AMP801": (
         "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),

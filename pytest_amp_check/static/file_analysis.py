@@ -27,9 +27,9 @@ from .sources.patterns import Code, makes_values_low
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
-#: The rules about models that are low, or compute in float16, whatever the file that trains them says, and about what
-#: becomes of their outputs.
-WEIGHT_CODES = frozenset({"AMP501", "AMP502", "AMP505", "AMP507", "AMP508", "AMP509"})
+#: The rules about models that are low, compute in float16 or are sharded, whatever the file that trains them says, and
+#: about what becomes of their outputs.
+WEIGHT_CODES = frozenset({"AMP501", "AMP502", "AMP505", "AMP507", "AMP508", "AMP509", "AMP608"})
 
 
 def analyze_path(path: str) -> FileResult:

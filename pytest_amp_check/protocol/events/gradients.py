@@ -9,6 +9,10 @@ class LeftOut(Event):
     """A module whose gradients all ranks average; a single rank skips the backward of a batch."""
 
 
+class LateSharding(Event):
+    """A module whose parameters are replaced, and the optimizer that was constructed for the old ones."""
+
+
 class CommHook(Event):
     """A module whose gradients are cast to float16 before averaging over ranks."""
 

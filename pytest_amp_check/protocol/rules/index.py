@@ -117,7 +117,7 @@ INDEX: tuple[Listing, ...] = (
             "scale:autocast-disabled",
             "scale:other-device",
             "scale@forward-outside",
-            "scale@forward-outside-unknown",
+            "scale:loss-alone",
         ),
     ),
     (
@@ -609,6 +609,13 @@ INDEX: tuple[Listing, ...] = (
         ("LeftOut",),
         (),
         ("left-out@rank", "backward@ranks"),
+    ),
+    (
+        ("AMP608", "optimizer-before-sharding", "distributed", "error", "static", True, ""),
+        ("fully_shard(", "FullyShardedDataParallel("),
+        (),
+        ("LateSharding",),
+        ("sharded:late",),
     ),
     (
         ("AMP701", "redundant-amp-overhead", "overhead", "info", "static", False, ""),

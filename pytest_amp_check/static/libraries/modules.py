@@ -85,6 +85,7 @@ from .low_parameters import (
 )
 from .overhead import RepeatedCosts, is_compiled_or_low
 from .parts import SUBMODULES, apply_to_parts, list_submodules
+from .sharding import report_late_sharding
 from .sizes import note_odd_sides
 from .syntax_queries import callee_of, find_nodes, first_argument, keywords_of, last_name
 
@@ -607,6 +608,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
         mark_wrapped(interp, tracked_object, entry, args, keywords)
         if str(entry.attributes.get("wraps")).startswith("fsdp"):
             tracked_object.attributes.sharding_site = interp.site_of(node)
+            report_late_sharding(interp, tracked_object, node)
     if tracked_object is not None and entry.role == torch_api.COMPILE:
         tracked_object.attributes.compiled = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):

@@ -7,16 +7,19 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.sites import TraceFacts
+from ...protocol.sites import Site, TraceFacts
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
+from ..interpreter.source_text import expression_text
 from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.value import Value
 from ..project.module import Class
 from ..project.syntax import tail_name, walk
 from .arguments import items_of
-from .syntax_queries import find_nodes, last_name, receiver_of
+from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
 
 def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_shards: Callable[[], bool]) -> bool:
@@ -60,6 +63,37 @@ def trace_sharding(interp: Interpreter, params: Value | None) -> TraceFacts:
     keys = interp.program.with_submodules(_modules_of(params))
     sites = [interp.program.objects[key].attributes.sharding_site for key in sorted(keys)]
     return tuple((site, "the model is sharded") for site in sites if site is not None)[:1]
+
+
+def report_late_sharding(interp: Interpreter, module: TrackedObject, node: ast.AST) -> None:
+    """Report the optimizers of a module that were constructed before FSDP replaces its parameters."""
+    given = keywords_of(node) if isinstance(node, ast.Call) else {}
+    if constant_of_node(given.get("use_orig_params")) is True:
+        return
+    here = interp.site_of(node)
+    for optimizer in interp.program.objects:
+        if optimizer.role != "optimizer" or module.key not in (optimizer.attributes.owns or ()):
+            continue
+        made = _earlier_frame(optimizer.site, here) if optimizer.attributes.constructed else None
+        if made is not None and not here.is_in_test():
+            names = {
+                "optimizer": optimizer.name,
+                "call": expression_text(callee_of(node) or node),
+                "module": module.name,
+            }
+            event = e.LateSharding(made, module.key, optimizer.key, names=names)
+            interp.detached_events[e.LateSharding, made.call_key] = event
+
+
+def _earlier_frame(made: Site | None, here: Site) -> Site | None:
+    """Return the call before ``here`` by which the code around both has constructed an object, or None."""
+    if made is None:
+        return None
+    for one, other in zip(made.list_frames(), here.list_frames(), strict=False):
+        if one.call_key != other.call_key:
+            is_before = (one.path, one.function) == (other.path, other.function) and one.line < other.line
+            return one if is_before else None
+    return None
 
 
 def _modules_of(params: Value | None) -> frozenset[int]:

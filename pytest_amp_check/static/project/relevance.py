@@ -105,6 +105,8 @@ _ZERO_NAMES = frozenset({"zeros", "new_zeros", "zeros_like"})
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
 #: Identifiers of code that makes a loss scale, which checkpoints need: torch's scalers, and apex' context of a loss.
 _SCALING_NAMES = frozenset({"GradScaler", "ShardedGradScaler", "scale_loss"})
+#: Calls that replace the parameters of a model by shards.
+_SHARDS = ("fully_shard", "FullyShardedDataParallel")
 #: Identifiers of a function that writes a checkpoint of its arguments.
 _SAVING_NAMES = frozenset({"save", "state_dict"})
 #: Identifiers of a method that registers a buffer of positions.
@@ -135,7 +137,8 @@ _BITS = {
     FILLING: _FILLS,
     SMALL_NUMBER: _ROUNDS,
     **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
-    **dict.fromkeys(LOW_DTYPE_NAMES, _CASTS),
+    # Sharding replaces the parameters, as a cast replaces their values.
+    **dict.fromkeys((*LOW_DTYPE_NAMES, *_SHARDS), _CASTS),
     **dict.fromkeys(TRAINERS, _TRAINER),
     **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),
     **dict.fromkeys(

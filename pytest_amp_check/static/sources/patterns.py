@@ -768,10 +768,12 @@ def _casts_model(line: bytes) -> bool:
 
 
 def casts_weights(data: bytes) -> bool:
-    """Return True if code may store the weights of a model in a low dtype, or compute with low copies of them.
+    """Return True if code may store the weights of a model in a low dtype, compute with low copies, or replace them.
 
     A cast as a statement of its own casts a module: the method of a tensor returns another tensor.
     """
+    if b"fully_shard(" in data:
+        return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
     return (

@@ -34,10 +34,10 @@ def _check_forward_outside(program: Program) -> Verdicts:
                 if never:
                     yield "scale:autocast-disabled", event.disabled_by, {}, (event,)
             elif event.autocast == "out" and event.loss_in_region:
-                if forward is not None:
-                    yield "scale@forward-outside", forward, {}, (event,)
+                if forward is not None or not event.callees:
+                    yield "scale@forward-outside", forward or event, {}, (event,)
                 elif event.bare:
-                    yield "scale@forward-outside-unknown", event, {}, ()
+                    yield "scale:loss-alone", event, {}, ()
             elif event.has_penalty and not never:
                 continue  # the forward of a penalty on gradients is kept in float32, beside forwards in regions
             elif (never if event.bare is None else event.bare) and event.float32:
@@ -134,7 +134,7 @@ RULE = Rule(
             "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model "
             "runs in float32: move the call of `{module}` into the region"
         ),
-        "scale@forward-outside-unknown": ViolationKind(
+        "scale:loss-alone": ViolationKind(
             "`{scaler}` scales a loss that alone is computed in the autocast region, so the model runs in float32: "
             "move the call of the model into the region, unless the model itself enters one",
             INFO,
