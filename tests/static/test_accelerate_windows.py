@@ -128,3 +128,38 @@ def train(model, loader, a, b, k):
         "with accelerator.accumulate(model):", "if True:"
     )
     assert ("AMP301" in [f.code for f in check_source(by_hand)]) is (arguments != "gradient_accumulation_steps=k")
+
+
+CLIPPED = """\
+from accelerate import Accelerator
+import torch
+
+
+def train(args, model, loader):
+    accelerator = Accelerator(mixed_precision="{precision}", gradient_accumulation_steps={steps})
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            {clip}
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+CLIP = "accelerator.clip_grad_norm_(model.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("precision", "steps", "clip", "is_found"),
+    [
+        ("bf16", "4", CLIP, True),
+        ("no", "args.steps", CLIP, True),
+        ("bf16", "4", f"if accelerator.sync_gradients:\n                {CLIP}", False),
+        ("bf16", "1", CLIP, False),
+        ("bf16", "4", "pass", False),
+    ],
+)
+def test_a_clip_in_every_micro_batch_without_a_scaler(precision: str, steps: str, clip: str, is_found: bool) -> None:
+    source = CLIPPED.format(precision=precision, steps=steps, clip=clip)
+    findings = [(f.code, f.label, f.line) for f in check_source(source)]
+    assert findings == ([("AMP304", "clip@window", 12)] if is_found else [])

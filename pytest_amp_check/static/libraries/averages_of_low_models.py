@@ -25,6 +25,10 @@ _WIDENS = frozenset(("float", "double", "float32", "float64"))
 _LOW = frozenset(("float16", "bfloat16"))
 
 
+class _ReportedClasses(set["Class | None"]):
+    """Classes whose copies of weights are reported where they are made."""
+
+
 def _check_average(interp: Interpreter, node: ast.Assign) -> None:
     """Report the construction of an average from a model in low precision, unless the code widens the average."""
     call = node.value
@@ -44,6 +48,8 @@ def _check_average(interp: Interpreter, node: ast.Assign) -> None:
     if not dtype or _is_widened(interp, node):
         return
     if _averages_copy(interp, node.targets) if copies else _makes_average(interp, call):
+        if copies:
+            interp.file_data(_ReportedClasses).add(interp.state.frame.cls)
         interp.emit(e.LowSum, call, dtype=dtype, average=True, names={"sum": SourceText(call)})
 
 
@@ -52,6 +58,7 @@ def _check_copied_parameters(interp: Interpreter, node: ast.Assign, made: ast.Li
     if any(last_name(call.func) in _COPIES for call in find_nodes(made, ast.Call)):
         dtype = _low_dtype_of(interp, [generator.iter for generator in made.generators])
         if dtype and not _is_widened(interp, node) and _averages_copy(interp, node.targets):
+            interp.file_data(_ReportedClasses).add(interp.state.frame.cls)
             interp.emit(e.LowSum, made, dtype=dtype, average=True, names={"sum": SourceText(made)})
 
 
@@ -93,7 +100,7 @@ def _makes_average(interp: Interpreter, call: ast.Call) -> bool:
     """Return True if a call constructs an average: of a class of the project that decays a copy, or of a library."""
     value = interp.without_events(lambda: interp.evaluate(call.func))
     if isinstance(value, (ClassValue, Instance)):
-        return _copies_and_decays(value.cls)
+        return value.cls not in interp.file_data(_ReportedClasses) and _copies_and_decays(value.cls)
     return last_name(call.func) in _AVERAGES
 
 

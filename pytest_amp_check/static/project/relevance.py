@@ -111,6 +111,8 @@ _SHARDS = ("fully_shard", "FullyShardedDataParallel")
 _SAVING_NAMES = frozenset({"save", "state_dict"})
 #: Identifiers of a method that registers a buffer of positions.
 _POSITION_NAMES = frozenset({"arange", "register_buffer"})
+#: Identifiers of a constructor that keeps a buffer for counts or sums.
+_COUNT_NAMES = frozenset({"register_buffer", "zeros"})
 
 # Actions of a function, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE = (1 << n for n in range(10))
@@ -244,8 +246,11 @@ def mark_relevant(
     rounds = {name: does & (_ROUNDS | _ZEROS) for name, does in bits.items() if does & (_ROUNDS | _ZEROS)}
     found = _bits_by_callee(used, bits if trains else rounds) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
-    keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
-        None
+    kept = (_POSITION_NAMES, _COUNT_NAMES) if lows else (_POSITION_NAMES,)
+    keeping = {
+        function.cls
+        for function in module.functions.values()
+        if function.cls is not None and any(function.used_names >= names for names in kept)
     }
     # The number may stand in the body of the class, or in its constructor.
     with_large_number = {cls for cls in module.classes.values() if _keeps_large_number(cls)}

@@ -8,10 +8,17 @@ from ...rule import ERROR, STATIC, Rule, Verdicts, ViolationKind
 
 
 def _check_late_sharding(program: Program) -> Verdicts:
-    """Yield the optimizers that are stepped although their module was sharded after them."""
+    """Yield the optimizers that are stepped although their module was sharded after them.
+
+    Another method of the object knows the optimizer by its name.
+    """
     stepped = {event.object for event in program.iter_events() if isinstance(event, (Step, ScalerStep))}
+    names = {program.objects[key].name for key in stepped if key is not None}
     for event in program.iter_events():
-        if isinstance(event, LateSharding) and event.object in stepped:
+        if not isinstance(event, LateSharding) or event.object is None:
+            continue
+        name = program.objects[event.object].name
+        if event.object in stepped or (name.startswith("self.") and name in names):
             yield "sharded:late", event, {}, ()
 
 

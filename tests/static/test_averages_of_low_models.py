@@ -1,0 +1,146 @@
+"""Moving averages of the weights of a model in low precision (AMP508), and checkpoints with low weights (AMP501)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import copy
+import torch
+from diffusers.training_utils import EMAModel
+from timm.utils import ModelEmaV2
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from mine import MasterAdam
+
+
+class Average:
+    def __init__(self, model, decay):
+        self.decay = decay
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model):
+        for name, p in model.named_parameters():
+            self.shadow[name].mul_(self.decay).add_(p.detach(), alpha=1 - self.decay)
+
+
+class WideAverage(Average):
+    def __init__(self, model, decay):
+        self.decay = decay
+        self.shadow = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+
+
+class CopiedAverage:
+    def __init__(self, model):
+        self.model = copy.deepcopy(model)
+
+    def update(self, model):
+        for kept, p in zip(self.model.parameters(), model.parameters()):
+            kept.data.mul_(0.999).add_(p.data, alpha=0.001)
+
+
+class Teacher:
+    def __init__(self, model):
+        self.model = copy.deepcopy(model)
+
+
+"""
+TRAIN = """\
+def main(loader):
+    model = nn.Linear(8, 8).cuda(){cast}
+    optimizer = MasterAdam(model.parameters())
+    {made}
+    for x in loader:
+        model(x).float().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        {update}
+"""
+LERP = "for e, p in zip(ema.parameters(), model.parameters()):\n            e.data.lerp_(p.data, 0.001)"
+LIST = "for e, p in zip(ema, model.parameters()):\n            e.mul_(0.999).add_(p.detach(), alpha=0.001)"
+DICT = "for n, p in model.named_parameters():\n            ema[n] = 0.999 * ema[n] + 0.001 * p.detach()"
+
+
+def found(made: str, update: str, cast: str = ".to(torch.bfloat16)") -> list[str]:
+    """Line text of each AMP508."""
+    source = HEAD + TRAIN.format(made=made, update=update, cast=cast)
+    return [source.splitlines()[f.line - 1].strip() for f in check_source(source) if f.code == "AMP508"]
+
+
+@pytest.mark.parametrize(
+    ("made", "update"),
+    [
+        ("ema = AveragedModel(model)", "ema.update_parameters(model)"),
+        ("ema = AveragedModel(model, avg_fn=average).cuda()", "ema.update_parameters(model)"),
+        ("ema = ModelEmaV2(model, decay=0.999)", "ema.update(model)"),
+        ("ema = EMAModel(model.parameters(), decay=0.999)", "ema.step(model.parameters())"),
+        ("ema = copy.deepcopy(model)", LERP),
+        ("ema = [p.detach().clone() for p in model.parameters()]", LIST),
+        ("ema = {n: p.detach().clone() for n, p in model.named_parameters()}", DICT),
+    ],
+)
+def test_an_average_of_a_low_model(made: str, update: str) -> None:
+    assert found(made, update) == [made]
+    assert found(made, update, cast="") == []
+
+
+def test_the_copy_in_a_class_is_reported_where_it_is_made() -> None:
+    lines = {
+        "Average(model, 0.999)": "self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}",
+        "CopiedAverage(model)": "self.model = copy.deepcopy(model)",
+    }
+    for made, line in lines.items():
+        assert found(f"ema = {made}", "ema.update(model)") == [line]
+        assert found(f"ema = {made}", "ema.update(model)", cast="") == []
+
+
+@pytest.mark.parametrize(
+    ("made", "update"),
+    [
+        ("ema = AveragedModel(model).float()", "ema.update_parameters(model)"),
+        ("ema = AveragedModel(model)\n    ema.to(torch.float32)", "ema.update_parameters(model)"),
+        ("ema = WideAverage(model, 0.999)", "ema.update(model)"),
+        ("ema = copy.deepcopy(model).float()", LERP),
+        ("ema = [p.detach().float().clone() for p in model.parameters()]", LIST),
+        # A copy that is not averaged.
+        ("ema = copy.deepcopy(model)", "ema(x)"),
+        ("ema = Teacher(model)", "ema.model(x)"),
+        ("ema = [p.detach().clone() for p in model.parameters()]", "print(ema[0])"),
+    ],
+)
+def test_a_wide_average_or_a_mere_copy(made: str, update: str) -> None:
+    assert found(made, update) == []
+
+
+SAVE = """\
+import copy
+import torch
+
+
+def save(path, model, optimizer, ema):
+    {state}
+    torch.save({saved}, path)
+"""
+LOW_STATE = "state = {k: v.to('cpu', torch.bfloat16) for k, v in model.state_dict().items()}"
+
+
+@pytest.mark.parametrize(
+    ("state", "saved", "line"),
+    [
+        (LOW_STATE, '{"model": state, "optimizer": optimizer.state_dict()}', 6),
+        ("pass", '{"net": {k: v.half() for k, v in model.state_dict().items()}, "opt": optimizer.state_dict()}', 7),
+        ("pass", '{"model": model.bfloat16().state_dict(), "optim": optimizer.state_dict()}', 7),
+        ("pass", '{"model": copy.deepcopy(model).half(), "optimizer": optimizer.state_dict()}', 7),
+        # Nothing resumes from it.
+        (LOW_STATE, '{"model": state}', 0),
+        (LOW_STATE, '{"model": model.state_dict(), "optimizer": optimizer.state_dict()}', 0),
+        ("pass", '{"model": model.state_dict(), "optimizer": {k: v.half() for k, v in optimizer.state_dict()}}', 0),
+        ("pass", '{"model": {k: v.cpu() for k, v in model.state_dict().items()}, "opt": optimizer.state_dict()}', 0),
+    ],
+)
+def test_a_checkpoint_for_resuming_with_low_weights(state: str, saved: str, line: int) -> None:
+    source = SAVE.format(state=state, saved=saved)
+    found = [(f.line, f.label, f.certain) for f in check_source(source) if f.code == "AMP501"]
+    assert found == ([(line, "parameter:saved", False)] if line else [])
