@@ -790,7 +790,7 @@ def gives_low_precision(data: bytes) -> bool:
     A dtype is given by a return, by a table or by a constant. The weights of a model may be low, or its forward may
     enter autocast.
     """
-    if _enters_in_forward(data):
+    if _enters_in_forward(data) or b"fully_shard(" in data:
         return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
