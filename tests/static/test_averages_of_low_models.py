@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pytest_amp_check import check_paths
 from pytest_amp_check.static.engine import check_source
 
 HEAD = """\
@@ -13,7 +16,7 @@ from diffusers.training_utils import EMAModel
 from timm.utils import ModelEmaV2
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from mine import MasterAdam
+from mine import EMA, MasterAdam
 
 
 class Average:
@@ -96,6 +99,20 @@ def test_the_copy_in_a_class_is_reported_where_it_is_made() -> None:
         assert found(f"ema = {made}", "ema.update(model)", cast="") == []
 
 
+@pytest.mark.parametrize(("wide", "expected"), [("", ["AMP508"]), (".float()", [])])
+def test_the_code_of_an_average_in_another_file_decides(tmp_path: Path, wide: str, expected: list[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import copy\n\n\nclass EMA:\n    def __init__(self, model):\n"
+        f"        self.model = copy.deepcopy(model){wide}\n\n    def step(self, model):\n"
+        "        for kept, p in zip(self.model.parameters(), model.parameters()):\n"
+        "            kept.mul_(0.999).add_(p, alpha=0.001)\n"
+    )
+    fit = HEAD + TRAIN.format(made="ema = EMA(model)", update="ema.step(model)", cast=".to(torch.bfloat16)")
+    (tmp_path / "fit.py").write_text(fit)
+    codes = [finding.code for finding in check_paths([tmp_path]).findings]
+    assert [code for code in codes if code == "AMP508"] == expected
+
+
 @pytest.mark.parametrize(
     ("made", "update"),
     [
@@ -104,6 +121,8 @@ def test_the_copy_in_a_class_is_reported_where_it_is_made() -> None:
         ("ema = WideAverage(model, 0.999)", "ema.update(model)"),
         ("ema = copy.deepcopy(model).float()", LERP),
         ("ema = [p.detach().float().clone() for p in model.parameters()]", LIST),
+        # A class of unknown code may keep its average in float32.
+        ("ema = EMA(model, config)", "ema.step(model)"),
         # A copy that is not averaged.
         ("ema = copy.deepcopy(model)", "ema(x)"),
         ("ema = Teacher(model)", "ema.model(x)"),

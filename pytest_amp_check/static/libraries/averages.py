@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from ...protocol import events as e
 from ...protocol.source_text import SourceText, access_text
 from ...protocol.torch_api import DTYPES
-from ..interpreter.imports import dotted_name
+from ..interpreter.imports import dotted_name, load_any_import
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.values.definitions import ClassValue
+from ..interpreter.values.definitions import ClassValue, ExternalName
+from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
+from .default_dtypes import find_default_dtypes
 from .syntax_queries import find_nodes, iterate_scopes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
@@ -70,11 +72,31 @@ def _report_averages_cast_by_callers(interp: Interpreter) -> None:
                 **{keyword.arg: keyword.value for keyword in call.keywords},
             }
             given = {key: dtype for key, value in arguments.items() if (dtype := low.get(access_text(value), ""))}
-            cls = _find_class(interp, call.func) if given else None
-            parameter = None if cls is None else _find_dtype_parameter(cls)
-            dtype = "" if parameter is None else given.get(parameter[1], given.get(parameter[0], ""))
+            dtype = _dtype_of_average(interp, call, given) if given else ""
             if dtype:
                 _emit_low_average(interp, call, dtype)
+
+
+def _dtype_of_average(interp: Interpreter, call: ast.Call, given: dict[object, str]) -> str:
+    """Return the dtype, of those given by position or name, to which the class of an average casts its copy, or ""."""
+    cls = _find_class(interp, call.func)
+    parameter = None if cls is None else _find_dtype_parameter(cls)
+    return "" if parameter is None else given.get(parameter[1], given.get(parameter[0], ""))
+
+
+def _check_average_by_setting(interp: Interpreter, node: ast.Assign) -> None:
+    """Report the constructor of an average whose argument gets a low dtype from the default of a setting."""
+    call = node.value
+    if not isinstance(call, ast.Call) or not call.keywords or not last_name(call.func)[:1].isupper():
+        return
+    given: dict[object, str] = {}
+    for keyword in call.keywords:
+        if keyword.arg is not None and "dtype" in keyword.arg:
+            for dtype, _ in find_default_dtypes(interp, keyword.value)[:1]:
+                given[keyword.arg] = dtype
+    dtype = _dtype_of_average(interp, call, given) if given else ""
+    if dtype:
+        _emit_low_average(interp, call, dtype)
 
 
 def _low_dtype_names(interp: Interpreter, nodes: list[ast.AST]) -> dict[str, str]:
@@ -102,8 +124,10 @@ def _find_class(interp: Interpreter, func: ast.expr) -> Class | None:
         return None
     # The file of the average need not name a low dtype.
     outer, interp.loads_any_file = interp.loads_any_file, True
-    value = interp.without_events(lambda: interp.evaluate(func))
+    value: Value | None = interp.without_events(lambda: interp.evaluate(func))
     interp.loads_any_file = outer
+    if isinstance(value, ExternalName) and isinstance(func, ast.Name):
+        value = load_any_import(interp, func.id, interp.module)
     return value.cls if isinstance(value, ClassValue) else None
 
 
@@ -310,5 +334,6 @@ def _attribute_name(node: ast.AST | None) -> str:
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.assignment_listeners.append(_check_average_by_setting)
     handlers.file_end_listeners.append(_report_low_averages)
     handlers.file_end_listeners.append(_report_averages_cast_by_callers)

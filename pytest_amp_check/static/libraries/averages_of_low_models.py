@@ -6,9 +6,11 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.source_text import SourceText, access_text
+from ..interpreter.imports import load_any_import
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.values.definitions import ClassValue, Instance
+from ..interpreter.values.definitions import ClassValue, ExternalName, Instance
 from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.value import Value
 from ..project.module import Class
 from ..project.syntax import walk
 from .arguments import items_of, tracked_object_of
@@ -16,8 +18,9 @@ from .averages import CALLS, averages_variable, is_averaged, is_in_place_decay
 from .low_parameters import LowModules
 from .syntax_queries import find_nodes, keywords_of, last_name, receiver_of
 
-#: Classes of torch, timm, diffusers and others that average the weights of the model, or the parameters, they get.
+#: Classes that average the weights of the model, or the parameters, they get, and libraries whose copies keep a dtype.
 _AVERAGES = frozenset("AveragedModel ModelEma ModelEmaV2 ModelEmaV3 EMAModel ExponentialMovingAverage EMA".split())
+_LIBRARIES = ("torch", "timm", "diffusers", "torch_ema", "ema_pytorch")
 #: Functions and methods that copy weights, or a model with its weights.
 _COPIES = frozenset(("deepcopy", "clone"))
 #: Names in code that widens an average.
@@ -98,10 +101,16 @@ def _names_wide(node: ast.AST) -> bool:
 
 def _makes_average(interp: Interpreter, call: ast.Call) -> bool:
     """Return True if a call constructs an average: of a class of the project that decays a copy, or of a library."""
-    value = interp.without_events(lambda: interp.evaluate(call.func))
-    if isinstance(value, (ClassValue, Instance)):
-        return value.cls not in interp.file_data(_ReportedClasses) and _copies_and_decays(value.cls)
-    return last_name(call.func) in _AVERAGES
+    value: Value | None = interp.without_events(lambda: interp.evaluate(call.func))
+    name = last_name(call.func)
+    if isinstance(value, ExternalName) and name in _AVERAGES:
+        if value.name.split(".")[0] in _LIBRARIES:
+            return True
+        # A file of averages trains nothing.
+        value = load_any_import(interp, name, interp.state.frame.module)
+    if not isinstance(value, (ClassValue, Instance)):
+        return False
+    return value.cls not in interp.file_data(_ReportedClasses) and _copies_and_decays(value.cls)
 
 
 def _copies_and_decays(cls: Class) -> bool:

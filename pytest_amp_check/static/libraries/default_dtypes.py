@@ -12,7 +12,8 @@ from ..interpreter.values.definitions import ClassValue, ExternalName, Instance
 from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import Class, Function
 from ..project.syntax import tail_name
-from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name
+from .loaded_settings import find_loaded_setting
+from .syntax_queries import assigned_values, constant_of_node, find_nodes, keywords_of, last_name
 
 #: Names of low dtypes in settings.
 _NAMED = {
@@ -64,24 +65,36 @@ def _find_default(interp: Interpreter, node: ast.expr, steps: int) -> ast.expr |
         case ast.Name(id=name):
             return _default_of_variable(interp, name, steps)
         case ast.Attribute(value=owner, attr=name):
-            cls = _class_of(interp, owner)
-            default = None if cls is None else _default_of_field(cls, name)
+            loaded = find_loaded_setting(interp, node)
+            cls = _class_of(interp, owner) if loaded is None else None
+            default = loaded if cls is None else _default_of_field(cls, name)
             return default or _default_of_argument(interp, owner, name)
+        case ast.Subscript(value=ast.Name(id=table), slice=setting):
+            return find_loaded_setting(interp, node) or _default_of_entry(interp, table, setting, steps)
+        case ast.Subscript() | ast.Call():
+            return find_loaded_setting(interp, node)
     return None
+
+
+def _default_of_entry(interp: Interpreter, table: str, setting: ast.expr, steps: int) -> ast.expr | None:
+    """Return the value in a dict of the module for the default of a setting: ``DTYPES[args.dtype]``."""
+    chosen = constant_of_node(_find_default(interp, setting, steps - 1))
+    made = assigned_values(interp.state.frame.module.tree.body, table)
+    if len(made) != 1 or not isinstance(made[0], ast.Dict):
+        return None
+    entries = zip(made[0].keys, made[0].values, strict=True)
+    return next((value for key, value in entries if key is not None and constant_of_node(key) == chosen), None)
 
 
 def _default_of_variable(interp: Interpreter, name: str, steps: int) -> ast.expr | None:
     function = interp.state.frame.function
-    if function is None:
-        return None
-    made = [
-        each.value
-        for each in function.find_nodes(ast.Assign)
-        if any(isinstance(target, ast.Name) and target.id == name for target in each.targets)
-    ]
+    made = assigned_values(
+        find_nodes(interp.state.frame.module.tree, ast.Assign) if function is None else function.find_nodes(ast.Assign),
+        name,
+    )
     if made:
         return _find_default(interp, made[0], steps - 1) if len(made) == 1 else None
-    return function.defaults().get(name)
+    return None if function is None else function.defaults().get(name)
 
 
 def _class_of(interp: Interpreter, node: ast.expr) -> Class | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText
@@ -62,6 +63,16 @@ def is_conditional_in_loop(tree: ast.AST, node: ast.AST) -> bool:
 def constant_of_node(node: ast.AST | None) -> object:
     """Return the value of a literal, or ``UNKNOWN`` for any other expression."""
     return node.value if isinstance(node, ast.Constant) else UNKNOWN
+
+
+def assigned_values(nodes: Iterable[ast.AST], name: str) -> list[ast.expr]:
+    """Return the expressions that the assignments among some statements give a variable."""
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
 
 
 def number_of_node(node: ast.AST | None) -> object:
