@@ -163,3 +163,67 @@ def test_a_checkpoint_for_resuming_with_low_weights(state: str, saved: str, line
     source = SAVE.format(state=state, saved=saved)
     found = [(f.line, f.label, f.certain) for f in check_source(source) if f.code == "AMP501"]
     assert found == ([(line, "parameter:saved", False)] if line else [])
+
+
+SETTINGS = """\
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    ema_dtype: str = "{dtype}"
+"""
+AVERAGE = """\
+import copy
+
+
+class Averaged:
+    def __init__(self, model, dtype=None):
+        self.shadow = copy.deepcopy(model).eval()
+        if dtype is not None:
+            self.shadow.to(dtype=dtype)
+
+    def update(self, model):
+        for s, p in zip(self.shadow.parameters(), model.parameters()):
+            s.mul_(0.999).add_(p.detach().to(s.dtype), alpha=0.001)
+"""
+FIT = """\
+import torch
+from torch import nn
+
+from averaging import Averaged
+from settings import Settings
+
+
+def fit(loader, s: Settings):
+    {low}
+    model = nn.Linear(8, 8).cuda()
+    ema = Averaged(model, dtype={argument})
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(x).float().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ema.update(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("low", "argument", "dtype", "expected"),
+    [
+        ("low = getattr(torch, s.ema_dtype)", "low", "bfloat16", ["AMP508"]),
+        ("pass", "getattr(torch, s.ema_dtype)", "bfloat16", ["AMP508"]),
+        ("low = torch.bfloat16", "low", "float32", ["AMP508"]),
+        ("low = getattr(torch, s.ema_dtype)", "low", "float32", []),
+        ("low = getattr(torch, s.ema_dtype)", "None", "bfloat16", []),
+    ],
+)
+def test_a_setting_that_makes_an_average_low(
+    tmp_path: Path, low: str, argument: str, dtype: str, expected: list[str]
+) -> None:
+    (tmp_path / "settings.py").write_text(SETTINGS.format(dtype=dtype))
+    (tmp_path / "averaging.py").write_text(AVERAGE)
+    (tmp_path / "fit.py").write_text(FIT.format(low=low, argument=argument))
+    assert [finding.code for finding in check_paths([tmp_path]).findings] == expected
