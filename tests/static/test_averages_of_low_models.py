@@ -227,3 +227,53 @@ def test_a_setting_that_makes_an_average_low(
     (tmp_path / "averaging.py").write_text(AVERAGE)
     (tmp_path / "fit.py").write_text(FIT.format(low=low, argument=argument))
     assert [finding.code for finding in check_paths([tmp_path]).findings] == expected
+
+
+STATISTICS = """\
+import torch
+from torch import nn
+
+
+class Running(nn.Module):
+    def __init__(self, dim, dtype=torch.float32):
+        super().__init__()
+        {created}
+
+    @torch.no_grad()
+    def update(self, x):
+        mean = x.mean(0)
+        {update}
+
+
+def main(loader):
+    compute = torch.bfloat16
+    model = nn.Linear(8, 8).cuda()
+    running = Running(8, dtype={dtype})
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x in loader:
+        running.update(x)
+        with torch.autocast("cuda", dtype=compute):
+            loss = model(x).float().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+BUFFER = 'self.register_buffer("mean", torch.zeros(dim, dtype=dtype))'
+
+
+@pytest.mark.parametrize(
+    ("created", "update", "dtype", "expected"),
+    [
+        (BUFFER, "self.mean += 0.01 * (mean - self.mean)", "compute", ["AMP508"]),
+        (BUFFER, "self.mean.lerp_(mean, 0.01)", "torch.bfloat16", ["AMP508"]),
+        ("self.mean = torch.ones(dim, dtype=dtype)", "self.mean.mul_(0.99).add_(mean)", "compute", ["AMP508"]),
+        (BUFFER, "self.mean += 0.01 * (mean - self.mean)", "torch.float32", []),
+        (BUFFER, "self.last = mean", "compute", []),
+        ('self.register_buffer("mean", torch.zeros(dim))', "self.mean += 0.01 * (mean - self.mean)", "compute", []),
+    ],
+)
+def test_running_statistics_in_the_dtype_of_a_caller(
+    created: str, update: str, dtype: str, expected: list[str]
+) -> None:
+    source = STATISTICS.format(created=created, update=update, dtype=dtype)
+    assert [finding.code for finding in check_source(source)] == expected

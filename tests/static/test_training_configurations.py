@@ -67,6 +67,15 @@ DEEPSPEED = """\
 """
 
 
+ACCUMULATED = """\
+{{
+"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": {steps},
+"bf16": {{"enabled": true}},
+"data_types": {{"grad_accum_dtype": "{dtype}"}}
+}}
+"""
+
+
 def found(text: str, name: str) -> list[tuple[int, int, str]]:
     """Line, column and label of the findings in a file."""
     return [(f.line, f.site.column + 1, f.label) for f in check_source(text, name)]
@@ -110,6 +119,10 @@ def found(text: str, name: str) -> list[tuple[int, int, str]]:
         ("ds.json", DEEPSPEED.format(bf16="false", copies="", summed="bf16"), [(4, 2, "reduction:setting")]),
         ("ds.json", DEEPSPEED.format(bf16="true", copies="", summed="bf16"), []),
         ("ds.json", DEEPSPEED.format(bf16="true", copies="", summed="fp32"), []),
+        ("ds.json", ACCUMULATED.format(steps=64, dtype="bf16"), [(4, 16, "reduction:window")]),
+        ("ds.json", ACCUMULATED.format(steps=64, dtype="fp32"), []),
+        ("ds.json", ACCUMULATED.format(steps=1, dtype="bf16"), []),
+        ("ds.json", ACCUMULATED.format(steps='"auto"', dtype="bf16"), []),
         (
             "ds.json",
             DEEPSPEED.format(bf16="true", copies=', "bf16_master_weights_and_grads": true', summed="fp32"),

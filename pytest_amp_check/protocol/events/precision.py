@@ -83,6 +83,8 @@ class LowSum(LowPrecisionEffect):
     average: bool = False
     #: Counts, which are no longer exact.
     count: bool = False
+    #: The second moment of an optimizer.
+    moment: bool = False
 
 
 class LowReduction(LowPrecisionEffect):
@@ -90,7 +92,8 @@ class LowReduction(LowPrecisionEffect):
 
     traits = KindTraits(description="the dtype of the sum over the ranks is set")
 
-    #: "given" by an argument, by a "setting" of a configuration file, or the "default", the dtype of the computation.
+    #: "given" by an argument, by a "setting" of a configuration file, or the "default", the dtype of the computation;
+    #: "window" for the sum over micro-batches, given by a setting.
     how: str
 
 

@@ -28,8 +28,9 @@ def _make_event(program: Program, path: str, low: LowSetting) -> Event:
     site = Site(path, setting.line, setting.column, setting.line, setting.end_column)
     value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
     names = {"call": f"{setting.key}: {value}", "instead": low.instead}
-    if low.effect == "reduction":
-        return e.LowReduction(site, dtype=low.dtype, how="setting", guessed=True, names=names)
+    if low.effect in ("reduction", "window"):
+        how = "window" if low.effect == "window" else "setting"
+        return e.LowReduction(site, dtype=low.dtype, how=how, guessed=True, names=names)
     model = program.add_object("module", "the model", site)
     program.attributes.trained_modules.add(model.key)
     return e.ModuleCast(site, model.key, dtype=low.dtype, how="setting", names=names)

@@ -15,7 +15,7 @@ from .documents import Section, Setting
 
 
 class LowSetting(NamedTuple):
-    """A setting of low precision: ``effect`` is "storage" or "reduction", ``instead`` the setting to write."""
+    """A setting of low precision: its effect ("storage", "reduction" or "window"), and what to write."""
 
     setting: Setting
     dtype: str
@@ -137,6 +137,10 @@ def _read_deepspeed(root: Section) -> Iterator[LowSetting]:
     dtype = _LOW_DTYPES.get(summed.value) if summed is not None and isinstance(summed.value, str) else None
     if summed is not None and dtype is not None and not float16 and (dtype == "float16" or not bfloat16):
         yield LowSetting(summed, dtype, "reduction", "communication_data_type: fp32")
+    kept, micro_batches = root.find("data_types.grad_accum_dtype"), str(root.value("gradient_accumulation_steps"))
+    dtype = _LOW_DTYPES.get(kept.value) if kept is not None and isinstance(kept.value, str) else None
+    if kept is not None and dtype is not None and micro_batches.isdigit() and micro_batches != "1":
+        yield LowSetting(kept, dtype, "window", "grad_accum_dtype: fp32")
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         section = root.value(name)
         for setting in section.settings.values() if isinstance(section, Section) else ():

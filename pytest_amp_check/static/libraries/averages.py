@@ -132,23 +132,49 @@ def _find_class(interp: Interpreter, func: ast.expr) -> Class | None:
 
 
 def _find_dtype_parameter(cls: Class) -> tuple[int, str] | None:
-    """Return position and name of the parameter with the dtype of an average: of a class that decays tensors."""
+    """Return position and name of the parameter with the dtype of an average or of running statistics, or None."""
     init = cls.methods.get("__init__")
     if init is None:
         return None
-    copies = any(last_name(call.func) in _COPIES for call in init.find_nodes(ast.Call))
-    updates = [node for method in cls.methods.values() if method is not init for node in method.nodes]
-    if not copies or not any(is_in_place_decay(node) for node in updates):
-        return None
     names = [parameter.arg for parameter in init.parameters()[1:]]
-    for call in init.find_nodes(ast.Call):
+    updates = [node for method in cls.methods.values() if method is not init for node in method.nodes]
+    for value in (*_dtypes_of_copy(init, updates), *_dtypes_of_statistics(init, updates)):
+        if isinstance(value, ast.Name) and value.id in names and "dtype" in value.id:
+            return names.index(value.id), value.id
+    return None
+
+
+def _dtypes_of_copy(init: Function, updates: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what a constructor gives to casts of a copy that other methods decay."""
+    copies = any(last_name(call.func) in _COPIES for call in init.find_nodes(ast.Call))
+    for call in init.find_nodes(ast.Call) if copies and any(map(is_in_place_decay, updates)) else ():
         held = receiver_of(call)
         is_copy = held is not None and any(last_name(each.func) in _COPIES for each in find_nodes(held, ast.Call))
         if last_name(call.func) == "to" and (is_copy or _attribute_name(held)):
-            for value in (*call.args, *(keyword.value for keyword in call.keywords)):
-                if isinstance(value, ast.Name) and value.id in names and "dtype" in value.id:
-                    return names.index(value.id), value.id
-    return None
+            yield from (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _dtypes_of_statistics(init: Function, updates: list[ast.AST]) -> Iterator[ast.expr]:
+    """Yield the dtypes of attributes that a constructor creates as zeros or ones, and other methods update in place."""
+    created: dict[str, ast.expr] = {}
+    for node in init.nodes:
+        name, value = "", None
+        match node:
+            case ast.Assign(targets=[target], value=made):
+                name, value = _attribute_name(target), made
+            case ast.Call(func=ast.Attribute(attr="register_buffer"), args=[ast.Constant(value=str(key)), made, *_]):
+                name, value = key, made
+        if name and isinstance(value, ast.Call) and last_name(value.func) in ("zeros", "ones"):
+            created.update((name, k.value) for k in value.keywords if k.arg == "dtype")
+    for node in updates if created else ():
+        changed = ""
+        match node:
+            case ast.AugAssign(target=target, op=ast.Add()):
+                changed = _attribute_name(target)
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in ("lerp_", "mul_", "add_"):
+                changed = _attribute_name(owner)
+        if changed in created:
+            yield created[changed]
 
 
 def is_in_place_decay(node: ast.AST) -> bool:

@@ -855,7 +855,9 @@ def _casts_copy(line: bytes) -> bool:
 
 
 def _may_average_low_copy(data: bytes) -> bool:
-    """Return True if a class may keep a copy of weights in a low dtype and average it."""
+    """Return True if a class may keep an average in a low dtype: of weights, or in the state of an optimizer."""
+    if b"param_groups" in data and b"zeros" in data and re.search(_LOW_TENSOR, data) is not None:
+        return True
     if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
         return False
     decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data

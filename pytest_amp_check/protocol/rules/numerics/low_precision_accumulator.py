@@ -15,6 +15,9 @@ def _check_low_sum(event: Event, program: Program) -> Labels:
     if event.count:
         yield "sum:count", {**values, "limit": "2048" if dtype == "float16" else "256"}
         return
+    if event.moment:
+        yield "sum:moment", values
+        return
     if event.stands:
         yield "sum:still", values
         return
@@ -62,6 +65,15 @@ RULE = Rule(
             "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32",
             effect="the count stops there, so what is computed from it is wrong; no error",
         ),
+        "sum:moment": ViolationKind(
+            "`{sum}` keeps a second moment of gradients in {dtype}, where a decay of 0.999 rounds: create it in "
+            "float32",
+            effect="steps have a wrong size, because the moment stays where it was or loses small squares; no error",
+            effect_cases={
+                "dtype=bfloat16": "the moment grows twice too large and never falls, so steps stay small; no error",
+                "dtype=float16": "squares of gradients below 2e-4 become 0, so steps are divided by epsilon; no error",
+            },
+        ),
         "sum:still": ViolationKind(
             "`{sum}` no longer changes, because the added values are too small for {dtype}: create it in float32, and "
             "add `.float()` values",
@@ -89,6 +101,10 @@ RULE = Rule(
                 "dtype=float16": "averaged gradients are inexact: 0.04 % off with 8 ranks, 0.2 % with 384; no error",
             },
             certainty=Certainty(assumption="a model is sharded with it over several ranks"),
+        ),
+        "reduction:window": ViolationKind(
+            "`{call}` sums the gradients of all micro-batches of a window in {dtype}: write `{instead}`",
+            effect="small gradients are lost beside a large sum, more so in long windows; no error",
         ),
         "reduction:setting": ViolationKind(
             "`{call}` sums gradients over the ranks in {dtype}, one rounding for each rank: write `{instead}`, which "
