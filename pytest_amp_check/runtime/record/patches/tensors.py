@@ -58,7 +58,7 @@ def _notify_change(
     if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         if kwargs.get("rounding_mode"):
             effect = "edit"
-        operands = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
+        operands = [*args, *(kwargs[name] for name in ("value", "other") if name in kwargs)]
         # The copied tensor is the first operand, and a fill value is the last operand.
         operand = operands[0 if effect == "replace" else -1] if operands else None
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
