@@ -176,7 +176,6 @@ class NonFiniteListener(Listener):
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._has_statistics = False
         self._reported_statistics: set[tuple[int, str]] = set()
         #: Pending checks on a device and skips of fused optimizers, oldest first; the check of the latest pass, or None
         #: if its loss is on the CPU; the loss of the running pass; and the weights before the latest steps.
@@ -218,8 +217,7 @@ class NonFiniteListener(Listener):
             # For example a frozen encoder. An evaluation has many of these calls and may keep all of their results.
             self._tape.drop_gradless_calls()
         elif module not in self._statistics:
-            statistics = self._statistics[module] = list(_iter_statistics(module))
-            self._has_statistics |= bool(statistics)
+            self._statistics[module] = list(_iter_statistics(module))
         return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe()))
 
     @listener_method
@@ -392,7 +390,7 @@ class NonFiniteListener(Listener):
     def _bad_statistics(self) -> list[tuple[nn.Module, str]]:
         buffers = [
             (module, name)
-            for statistics in (self._statistics.values() if self._has_statistics else ())
+            for statistics in self._statistics.values()
             for reference, name in statistics
             if (module := reference()) is not None and module._buffers.get(name) is not None
         ]
