@@ -80,6 +80,33 @@ def test_a_range_of_more_integers_than_the_dtype_holds(
     assert found(lambda: torch.arange(*numbers, dtype=dtype)) == [("positions:index", True)] * is_rounded
 
 
+LARGE = torch.full((2,), 9000.0, dtype=BFLOAT16)
+
+
+def sine_in_backward() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_hook(lambda grad: (torch.sin(LARGE), None)[1])
+    torch.autograd.backward(weight.sum())
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [
+        (lambda: torch.sin(LARGE), True),
+        (lambda: -LARGE.cos(), True),
+        (lambda: torch.sin(LARGE[:0]), False),
+        (lambda: torch.sin(LARGE * math.inf), False),
+        (lambda: torch.sin(LARGE.float()), False),
+        # Values that cannot be read now.
+        (lambda: torch.sin(LARGE.to("meta")), False),
+        (lambda: torch.vmap(torch.sin)(LARGE), False),
+        (sine_in_backward, False),
+    ],
+)
+def test_angles_whose_values_are_known(call: Callable[[], object], is_found: bool) -> None:
+    assert found(call) == [("positions:radians", True)] * is_found
+
+
 def test_counts_are_certain() -> None:
     where, source = torch.zeros(300, dtype=torch.int64), torch.ones(300, dtype=BFLOAT16)
     assert found(lambda: torch.zeros(2, dtype=BFLOAT16).index_add_(0, where, source)) == [("sum:count", True)]

@@ -249,6 +249,14 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
     assert [finding.code for finding in run.findings] == ["AMP606"]
 
 
+def test_a_pool_is_told_of_for_each_item_that_it_maps_in_a_region() -> None:
+    with record() as run, ThreadPoolExecutor(1) as pool:
+        assert list(pool.map(len, ["outside"])) == [7]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert [result.dtype for result in pool.map(LAYER, [X, X])] == [torch.float32] * 2
+    assert (run.failure, [finding.code for finding in run.findings]) == (None, ["AMP606"])
+
+
 def test_work_that_begins_after_its_region_has_no_hook() -> None:
     may_run = threading.Event()
 
@@ -418,6 +426,25 @@ def test_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: p
         importlib.import_module(name).ShardedGradScaler("cpu", init_scale=-1.0)
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["scaler:zero-scale"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_calls_of_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torch.distributed.fsdp.sharded_grad_scaler"
+    monkeypatch.setattr(name, sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        scaler = importlib.import_module(name).ShardedGradScaler("cpu", init_scale=256.0)
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(X).float().square().mean()
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["clip@scaled"]
 
 
 @pytest.mark.usefixtures("one_rank")

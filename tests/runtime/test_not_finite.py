@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer
+from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer, PreviousWeights
 from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
@@ -301,6 +301,31 @@ def test_frozen_parts_one_after_another(parts: int) -> None:
     assert finding.line == line_of("one after another")
     assert finding.message.startswith("`addmm` in")
     assert "produces the first non-finite value in step 2" in finding.message
+
+
+@pytest.mark.parametrize("others", [1, 3, 4, 9])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_frozen_part_is_kept_for_a_trained_part_beside_others(others: int, is_first: bool) -> None:
+    torch.manual_seed(0)
+    frozen, head = Net("logarithm", call=2).requires_grad_(False), nn.Linear(1, 1)
+    teachers = [nn.Linear(8, 8).requires_grad_(False) for _ in range(others)]
+    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3)
+    with record(head) as run:
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            with torch.no_grad():
+                features = frozen(x)  # the frozen part
+            output = head(features) if is_first else None
+            with torch.no_grad():
+                for teacher in teachers:
+                    x = teacher(x)
+            optimizer.zero_grad()
+            torch.autograd.backward((head(features) if output is None else output).square().mean())
+            optimizer.step()
+    finding = only(run)
+    # Without the trained part in between, the latest four calls are kept.
+    expected = "`log` in `middle` (Middle)" if is_first or others < 4 else "The input of"
+    assert finding.message.startswith(expected)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["results are dropped", "results are kept"])
@@ -938,6 +963,35 @@ def test_a_skipped_step_of_a_settled_scale_is_explained_on_each_device(
     assert (finding.code, finding.names["step"]) == ("AMP802", "3")
     assert [step.index for step in run.steps if step.skipped] == [3]
     assert run.bad_losses == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_kept"),
+    [
+        ([("cuda", 100)], True),
+        ([("cuda", 101)], False),
+        ([("cuda", 60), ("cuda", 40)], True),
+        ([("cuda", 60), ("cuda", 41)], False),
+        ([("cuda:0", 60), ("cuda:1", 60)], True),
+        ([("cpu", 10_000)], True),
+    ],
+)
+def test_weights_are_kept_in_an_eighth_of_the_free_memory(
+    sizes: list[tuple[str, int]], is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [(torch.device(name), size) for name, size in sizes]
+    monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads._device_sizes", lambda params: devices)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (800, 10_000))
+    weight = nn.Parameter(torch.ones(2))
+    weights = PreviousWeights()
+    weights.save_weights(torch.optim.SGD([weight], lr=0.1), 0)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weights.save_weights(optimizer, 3)
+    weight.data.fill_(5.0)
+    assert [value.tolist() for _, value in weights.weights_before(3)] == [[1.0, 1.0]] * is_kept
+    weights.save_weights(optimizer, 4)
+    assert [value.tolist() for _, value in weights.weights_before(4)] == [[5.0, 5.0]] * is_kept
+    assert weights.weights_before(5) == []
 
 
 def test_a_hidden_overflow_is_reported_when_a_device_has_told_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:

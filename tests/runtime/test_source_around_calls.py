@@ -437,3 +437,11 @@ AFTER_BACKWARD = 20
 def test_the_condition_that_ends_the_first_window_early(tmp_path: Path, loop: str, body: str, line: int | None) -> None:
     told = found(tmp_path / "train.py", EARLY.format(loop=loop, body=body))
     assert told == ([] if line is None else [(line, "window:off-by-one")])
+
+
+def test_code_that_is_freed_during_the_run_gives_its_locations_to_no_other_code() -> None:
+    with record() as run:
+        for line in range(40):
+            exec("\n" * line + "import torch; torch.sin(torch.tensor([9000.0]).half())", {})  # noqa: S102 - ours
+    assert run.failure is None
+    assert [finding.line for finding in run.findings] == list(range(1, 41))

@@ -182,3 +182,51 @@ def test_a_compiled_module_casts_its_weights_in_each_call(tmp_path: Path) -> Non
 def test_a_compiled_module_beside_a_module_with_outdated_casts(tmp_path: Path) -> None:
     compiled = 'compiled = torch.compile(other, backend="aot_eager")\n        compiled(x); model(x)'
     assert run(tmp_path, "model.weight.mul_(0.5)  # AMP101", first=compiled) == [OUTDATED]
+
+
+DETACHED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model, other = nn.Linear(8, 8), nn.Linear(8, 8)
+frozen = nn.Linear(8, 8).requires_grad_(False)
+x = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16{options}):
+    {first}
+    {second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        ("with torch.no_grad(): model(x)", "model(x)  # AMP109", ""),
+        ("with torch.no_grad(): model(x)", "model(x); model(x)  # AMP109", ""),
+        ("with torch.no_grad(): nn.Sequential(model)(x)", "model(x)  # AMP109", ""),
+        ("with torch.no_grad(): model(x)", "other(x)", ""),
+        ("with torch.no_grad(): frozen(x)", "frozen(x)", ""),
+        ("model(x)", "model(x)", ""),
+        ("model(x)", "with torch.no_grad(): model(x)", ""),
+        ("with torch.no_grad(): model(x)", "with torch.no_grad(): model(x)", ""),
+        # Regions that cache nothing, or no longer.
+        ("with torch.no_grad(): model(x)", "model(x)", ", cache_enabled=False"),
+        ("with torch.no_grad(): model(x)", "model(x)", ", enabled=False"),
+        ("with torch.no_grad(): model(x)", "torch.clear_autocast_cache(); model(x)", ""),
+    ],
+)
+def test_casts_without_gradients_that_older_versions_of_torch_keep(
+    first: str, second: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listener in ("weights", "autocast"):
+        monkeypatch.setattr(f"pytest_amp_check.runtime.record.listeners.{listener}.KEEPS_DETACHED", True)
+    run_program(DETACHED.format(first=first, second=second, options=options), tmp_path / "train.py")
+
+
+def test_casts_without_gradients_that_newer_versions_of_torch_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listener in ("weights", "autocast"):
+        monkeypatch.setattr(f"pytest_amp_check.runtime.record.listeners.{listener}.KEEPS_DETACHED", False)
+    program = DETACHED.format(first="with torch.no_grad(): model(x)", second="model(x)", options="")
+    run_program(program, tmp_path / "train.py")
