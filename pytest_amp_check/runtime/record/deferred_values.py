@@ -94,7 +94,7 @@ class DeferredValues:
         # Numbers of several ranks, and of other tensor subclasses, cannot be stacked with plain numbers.
         if type(tensor) is not torch.Tensor:
             return DeferredNumber(float(_sum_tensor(tensor.detach())))
-        if tensor.device.type == "cpu":
+        if _is_on_cpu(tensor):
             return DeferredNumber(read_item(_sum_tensor(tensor)))
         tensor = tensor.detach()
         if not _is_captured(tensor):
@@ -141,6 +141,10 @@ class DeferredValues:
 def read_item(tensor: torch.Tensor) -> float:
     """Return the number in a tensor of one element, without the patched ``item`` that observes programs."""
     return float(torch._C.TensorBase.item(tensor))
+
+
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

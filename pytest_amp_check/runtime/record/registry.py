@@ -100,11 +100,7 @@ class Registry:
 
         Only the gradient marks are updated afterwards.
         """
-        unchanged = [
-            each
-            for each in self.optimizers.values()
-            if each.gradient_marks and each.gradient_marks == each.sentinel_marks()
-        ]
+        unchanged = [each for each in self.optimizers.values() if each.gradient_marks == each.sentinel_marks()]
         yield
         for tracked in unchanged:
             tracked.gradient_marks = tracked.sentinel_marks()

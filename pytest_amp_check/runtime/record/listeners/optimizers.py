@@ -115,7 +115,7 @@ class OptimizerListener(Listener):
 
         Such a hook clears the gradients that would show that the pass reached the optimizer.
         """
-        if self.recording.backward_depth and self.recording.run_checker.pending_events:
+        if self.recording.backward_depth:
             running = next(
                 (x for x in reversed(self.recording.run_checker.pending_events) if isinstance(x, e.Backward)), None
             )
