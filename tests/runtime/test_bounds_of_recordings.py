@@ -172,6 +172,23 @@ def test_a_forward_pass_is_sought_for_eight_losses(others: int, is_found: bool) 
     assert found(train) == [("scale@no-autocast", True)] * is_found
 
 
+@pytest.mark.parametrize(("others", "hooks"), [(0, [1, 0]), (4, [1, 0]), (9, [0, 0])])
+def test_a_search_for_a_forward_pass_ends_with_its_hook(others: int, hooks: list[int]) -> None:
+    of = training()
+    other = torch.ones((), requires_grad=True)
+    before = len(nn.modules.module._global_forward_pre_hooks)
+    counts = []
+    with record():
+        for _ in hooks:
+            of.optimizer.zero_grad()
+            of.scaler.scale(of.model(torch.ones(2, 4)).sum()).backward()
+            for _ in range(others):
+                of.scaler.scale(other * 2)
+            make_step(of)
+            counts.append(len(nn.modules.module._global_forward_pre_hooks) - before)
+    assert counts == hooks
+
+
 @pytest.mark.parametrize(("ops", "label"), [(64, "not-finite:domain"), (65, "not-finite:unexplained")])
 def test_the_ops_of_a_loss_are_observed_up_to_a_number(ops: int, label: str) -> None:
     of = training()

@@ -224,6 +224,18 @@ def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
     assert codes_of_thread(run_layer, enabled=False) == []
 
 
+@pytest.mark.parametrize(("starter", "codes"), [("program.py", ["AMP606"]), (torch.__file__, [])])
+def test_a_thread_that_torch_starts_is_not_the_program_s(starter: str, codes: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def start(thread):\n    thread.start()", starter, "exec"), names)  # noqa: S102 - ours
+    with record() as run, torch.autocast("cpu", dtype=torch.bfloat16):
+        thread = threading.Thread(target=run_layer)
+        names["start"](thread)
+        thread.join()
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == codes
+
+
 def test_a_thread_that_outlives_the_region_is_not_told_of() -> None:
     go = threading.Event()
 

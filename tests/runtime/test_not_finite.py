@@ -443,6 +443,19 @@ def test_a_learning_rate() -> None:
     assert "lower the learning rate" in finding.message
 
 
+@pytest.mark.parametrize("other", [torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.complex64)])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_parameters_of_other_types_beside_those_that_are_looked_at(other: Tensor, value: float) -> None:
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(other, requires_grad=False)
+    optimizer = torch.optim.SGD([other, weight], lr=1e-3)
+    with record() as run:
+        torch.autograd.backward(weight.square().sum())
+        optimizer.step()
+        weight.data.mul_(value)
+    assert run.failure is None, run.failure
+    assert [finding.code for finding in run.findings] == ([] if value == 1.0 else ["AMP802"])
+
+
 def test_the_last_step_is_looked_at_too() -> None:
     model = Net()
 

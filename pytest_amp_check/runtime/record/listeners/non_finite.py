@@ -595,13 +595,8 @@ class NonFiniteListener(Listener):
                 return False
         site = self._construction_site(optimizers) if cause.label in _OF_OPTIMIZER else None
         site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
-        if site is None:
-            site = next(
-                (self.sites.site_of_calls(call.positions) for call in self._tape.calls.values() if call.positions),
-                None,
-            )
-        if site is None:
-            site = Site("<unknown>", 1)
+        known_positions = (call.positions for call in self._tape.calls.values() if call.positions)
+        site = site or next(map(locate, known_positions), None) or Site("<unknown>", 1)
         statistics = _describe_statistics(buffers) if is_scaled else ""
         event = e.NotFinite(site, how=cause.label, buffers=statistics, trace=cause.trace, names=dict(cause.names))
         self._withdraw_input(cause.site)
@@ -751,9 +746,7 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
     with _without_dispatch_modes():
         if all(tensor.layout is torch.strided for tensor in floating):
             norms = torch._foreach_norm([tensor.detach() if tensor.requires_grad else tensor for tensor in floating])
-            if len({norm.dtype for norm in norms}) > 1:
-                norms = tuple(norm.float() for norm in norms)
-            if math.isfinite(float(torch.stack(norms).sum(dtype=torch.float32))):
+            if math.isfinite(float(torch.stack([norm.float() for norm in norms]).sum())):
                 return False
         # The norm may overflow although all numbers are finite, so the elements are checked, too.
         return not all(_is_finite(tensor) for tensor in floating)
