@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ....protocol import events as e
@@ -216,7 +217,7 @@ class NonFiniteListener(Listener):
         if not torch.is_grad_enabled():
             # For example a frozen encoder. An evaluation has many of these calls and may keep all of their results.
             self._tape.drop_gradless_calls()
-        elif module not in self._statistics:
+        elif module not in self._statistics and not any(map(is_lazy, module.buffers())):
             self._statistics[module] = list(_iter_statistics(module))
         return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe()))
 

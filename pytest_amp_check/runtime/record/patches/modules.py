@@ -9,7 +9,6 @@ from torch.compiler import is_compiling
 from torch.nn import init
 
 from ..active import THREAD
-from ..listeners.sizes import has_odd_size
 from ..regions import LOW
 from .table import After, Patch
 
@@ -87,7 +86,7 @@ def _notify_load(
 def _notify_parameter(recorder: Recorder, result: object, module: Any, name: str, param: Any) -> None:
     if param is not None and param.dtype in LOW:
         recorder.weights.low_precision.record_parameter(module, param)
-    if name == "weight" and param is not None and has_odd_size(param):
+    if name == "weight" and param is not None:
         recorder.sizes.record_weight(module, param)
 
 
