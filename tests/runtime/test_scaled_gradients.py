@@ -101,6 +101,10 @@ OTHER_SCALER = "other.scale(second.square().sum()).backward(); other.step(two); 
         "first.grad.mul_(other=0.5)",
         "first.grad.fill_(value=0.5)  # AMP202",
         "first.grad.fill_(value=float('inf'))",
+        # The copied tensor is the first of several arguments.
+        "first.grad.copy_(first.grad.clamp(-1.0, 1.0), True)  # AMP202",
+        "first.grad.copy_(first.grad * 2.0, True)",
+        "first.grad.copy_(first.grad / 1024.0, True)  # AMP210",
         # Dividing by zero leaves no factor.
         "first.grad.div_(0.0)",
     ],
