@@ -504,6 +504,26 @@ def test_three_batches_without_an_alignment(samples: int, batches: int, labels: 
     assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found
 
 
+CTC: dict[str, Any] = {
+    "log_probs": torch.randn(6, 1, 12, requires_grad=True).log_softmax(-1),
+    "targets": torch.arange(1, 8).unsqueeze(0),
+    "input_lengths": torch.tensor([6]),
+    "target_lengths": torch.tensor([7]),
+}
+
+
+@pytest.mark.parametrize("positional", range(5))
+@pytest.mark.parametrize(("options", "is_found"), [({"zero_infinity": True}, True), ({}, False)])
+def test_a_loss_that_is_called_with_names_of_arguments(positional: int, options: Any, is_found: bool) -> None:
+    arguments, named = list(CTC.values())[:positional], dict(list(CTC.items())[positional:])
+
+    def train() -> None:
+        for _ in range(3):
+            torch.ctc_loss(*arguments, **named, **options)
+
+    assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found
+
+
 @pytest.mark.parametrize("place", ["evaluation", "forward", "backward"])
 def test_batches_without_an_alignment_count_in_forward_passes_with_gradients(place: str) -> None:
     logits = torch.randn(6, 1, 12, requires_grad=True)
