@@ -230,3 +230,30 @@ def test_casts_without_gradients_that_newer_versions_of_torch_replace(
         monkeypatch.setattr(f"pytest_amp_check.runtime.record.listeners.{listener}.KEEPS_DETACHED", False)
     program = DETACHED.format(first="with torch.no_grad(): model(x)", second="model(x)", options="")
     run_program(program, tmp_path / "train.py")
+
+
+REFUSED = """\
+import contextlib
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+x = torch.randn(4, 8)
+with contextlib.suppress(RuntimeError), torch.autocast("cpu", dtype=torch.bfloat16, enabled={enabled}):
+    model(x[:, :3])
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.enable_grad():
+        {first}
+    model.weight.mul_(0.5){mark}
+    with torch.enable_grad():
+        model(x)
+"""
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize(("first", "mark"), [("pass", ""), ("model(x)", "  # AMP101")])
+def test_a_forward_that_raised_before_the_region_casts_nothing_in_it(
+    first: str, mark: str, tmp_path: Path, *, enabled: bool
+) -> None:
+    run_program(REFUSED.format(first=first, mark=mark, enabled=enabled), tmp_path / "train.py")

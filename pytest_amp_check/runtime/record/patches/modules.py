@@ -66,8 +66,9 @@ def _call_outermost(original: Any, module: torch.nn.Module, args: tuple[Any, ...
         result = original(module, *args, **kwargs)
     finally:
         THREAD.in_module = False
+        for recorder in recorders:
+            recorder.weights.note_call_end(module)
     for recorder, call in zip(recorders, calls, strict=True):
-        recorder.weights.note_call_end(module)
         recorder.nonfinite.record_module_end(call, result)
     return result
 
