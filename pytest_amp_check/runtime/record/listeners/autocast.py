@@ -129,7 +129,6 @@ class AutocastListener(Listener):
         self._threads.report_threads()
         self.recording.emit(e.AutocastExit(self.regions.leave(dtype_of(region) if region._enabled else "")))
         if not self.regions:
-            self._threads.clear_watches()
             self._weights.clear_region()
             self.recording.update_watching()
 
