@@ -27,6 +27,7 @@ if not dist.is_available():
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils._pytree import tree_map  # noqa: E402
 
 
 @pytest.fixture
@@ -266,6 +267,14 @@ def test_a_pool_is_told_of_for_each_item_that_it_maps_in_a_region() -> None:
         assert list(pool.map(len, ["outside"])) == [7]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert [result.dtype for result in pool.map(LAYER, [X, X])] == [torch.float32] * 2
+    assert (run.failure, [finding.code for finding in run.findings]) == (None, ["AMP606"])
+
+
+@pytest.mark.parametrize("is_pool", [False, True])
+def test_work_of_a_function_that_torch_calls_is_the_program_s(is_pool: bool) -> None:
+    with record() as run, ThreadPoolExecutor(1) as pool, torch.autocast("cpu", dtype=torch.bfloat16):
+        start = (lambda work: pool.submit(work).result()) if is_pool else in_thread
+        tree_map(start, [run_layer])
     assert (run.failure, [finding.code for finding in run.findings]) == (None, ["AMP606"])
 
 

@@ -56,6 +56,17 @@ STEPPED = "second.square().sum().backward(); two.step()"
         (2, "pass", "numbers.append(first.grad.norm().item())  # AMP202"),
         (2, "pass", "numbers.append(float(first.grad.abs().max()))  # AMP202"),
         (2, "pass", "numbers.append(first.grad[0].item())  # AMP202"),
+        *(
+            (2, "pass", f"norm = {norm}; numbers.append(norm.item())  # AMP202")
+            for norm in (
+                "torch.norm(input=first.grad)",
+                "torch.linalg.norm(first.grad)",
+                "torch.linalg.vector_norm(x=first.grad, ord=1)",
+                "torch.linalg.vector_norm(first.grad)",
+                "first.grad.norm(2)",
+                "first.grad.norm(p=1)",
+            )
+        ),
         # The first step does not show whether the program reads the scale.
         (1, "pass", "numbers.append(first.grad.norm().item())"),
         (2, "pass", "numbers.append(first.grad.norm().item() / scaler.get_scale())"),

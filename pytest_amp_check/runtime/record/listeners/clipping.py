@@ -92,9 +92,9 @@ class ClippingListener(Listener):
             names = {"call": SiteText(site)}
             self.recording.emit(e.GradRead(site, owners=tuple(sorted(owners)), names=names))
 
-    def note_norm(self, norm: Any, tensor: Any) -> None:
-        """Note a norm that the program has computed, if the norm is of a scaled gradient."""
-        if self.recording.watches_tensors and isinstance(tensor, torch.Tensor) and isinstance(norm, torch.Tensor):
+    def note_norm(self, norm: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Note a norm that the program has computed, if the norm is of a gradient."""
+        if self.recording.watches_tensors:
             self._note_norm_of_gradient(norm, tensor)
 
     @listener_method
