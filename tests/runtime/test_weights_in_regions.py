@@ -257,3 +257,40 @@ def test_a_forward_that_raised_before_the_region_casts_nothing_in_it(
     first: str, mark: str, tmp_path: Path, *, enabled: bool
 ) -> None:
     run_program(REFUSED.format(first=first, mark=mark, enabled=enabled), tmp_path / "train.py")
+
+
+TWO_REGIONS = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+x = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {first}
+{between}
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {second}
+"""
+WRITE = "model.weight.data.mul_(0.5)"
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "second"),
+    [
+        ("model(x)", "pass", f"{WRITE}; model(x)"),
+        (f"model(x); {WRITE}", "pass", "model(x)"),
+        ("model(x)", WRITE, "model(x)"),
+        (f"model(x); {WRITE}", "pass", f"model(x); {WRITE}"),
+        ("model(x)", "pass", f"model(x); {WRITE}; model(x)  # AMP101"),
+        (f"model(x); {WRITE}; model(x)  # AMP101", "pass", "model(x)"),
+        # The casts of an outer region outlive an inner one.
+        (
+            f"model(x)\n    with torch.autocast('cpu', enabled=False): pass\n    {WRITE}; model(x)  # AMP101",
+            "pass",
+            "pass",
+        ),
+    ],
+)
+def test_casts_end_with_the_outermost_region(first: str, between: str, second: str, tmp_path: Path) -> None:
+    run_program(TWO_REGIONS.format(first=first, between=between, second=second), tmp_path / "train.py")
