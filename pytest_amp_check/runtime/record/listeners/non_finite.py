@@ -289,7 +289,6 @@ class NonFiniteListener(Listener):
                 self._count_bad_loss(self.recording.steps.total)
             return None
         self._finish_checks(before_step=None)
-        self._finish_skips(before_step=None)
         self._tape.prune_calls()
         self._tape.pass_count += 1
         if value is None and _is_on_gpu(roots[0]):
@@ -411,7 +410,7 @@ class NonFiniteListener(Listener):
             # The weights kept for the previous step are replaced by the weights for this step.
             total = self.recording.steps.total
             self._finish_checks(before_step=total)
-            self._finish_skips(before_step=total)
+            self._finish_skips()
             if self._pending_checks:
                 self._previous_weights.save_weights(optimizer, total)
 
@@ -457,13 +456,10 @@ class NonFiniteListener(Listener):
             self._has_stepped = True
             self._report_pending()
 
-    def _finish_skips(self, before_step: int | None) -> None:
-        """Examine the skips that are known, and wait for the steps before ``before_step``."""
+    def _finish_skips(self) -> None:
+        """Wait for the steps that a device decides about, and examine those that were skipped."""
         while self._pending_skips and self._may_report:
-            skip = self._pending_skips[0]
-            if not skip.numbers.is_ready and (before_step is None or skip.check.step >= before_step):
-                return
-            del self._pending_skips[0]
+            skip = self._pending_skips.pop(0)
             found_inf, tracker = skip.numbers.wait_for_numbers()
             scaler, optimizer = skip.scaler_ref(), skip.optimizer_ref()
             if not found_inf or scaler is None or optimizer is None:
@@ -527,7 +523,7 @@ class NonFiniteListener(Listener):
 
     def _check_at_end(self) -> None:
         self._finish_checks(before_step=self.recording.steps.total + 1)
-        self._finish_skips(before_step=self.recording.steps.total + 1)
+        self._finish_skips()
         if not self._may_report:
             return
         optimizers = [
