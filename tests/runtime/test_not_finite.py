@@ -34,6 +34,17 @@ def line_of(mark: str) -> int:
     return number
 
 
+@pytest.fixture(params=["CPU", "device", "device whose numbers wait"])
+def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors count as being on a device, and also the numbers of scalers."""
+    if request.param != "CPU":
+        listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+        monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+        monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    if request.param == "device whose numbers wait":
+        monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values._is_on_cpu", lambda tensor: False)
+
+
 class Middle(nn.Module):
     """Identity module, except for one faulty call."""
 
@@ -103,6 +114,7 @@ def only(run: Run) -> Finding:
     return finding
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 @pytest.mark.parametrize(
     ("how", "op", "result", "why"),
@@ -176,6 +188,7 @@ def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str
     assert f"because it is the logarithm of zero{why.format(line=line_of(how))}{remedy}" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
     torch.manual_seed(0)
     finding = only(train(Net("root", call=2)))
@@ -187,6 +200,7 @@ def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> N
     assert "infinite at zero" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_loss_outside_of_modules() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -204,6 +218,7 @@ def test_a_loss_outside_of_modules() -> None:
     assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("is_in_region", [False, True])
 def test_a_loss_of_a_program_without_modules(is_in_region: bool) -> None:
     weight = nn.Parameter(torch.ones(4, 4))
@@ -246,6 +261,7 @@ def test_a_criterion_that_is_made_for_one_call(rows: int, first: int, why: str) 
     assert all("`nll_loss_forward` in `CrossEntropyLoss`" in each.message and why in each.message for each in found)
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_batch_that_is_not_finite() -> None:
     def batch(step: int) -> Tensor:
         return torch.full((4, 8), float("nan")) if step == 2 else torch.randn(4, 8)
@@ -254,6 +270,7 @@ def test_a_batch_that_is_not_finite() -> None:
     assert "The input of `first` (Linear) contains non-finite values in step 2" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 def test_what_a_frozen_part_makes_without_gradients_is_no_batch_to_look_at(scaler: bool) -> None:
     frozen = nn.Linear(8, 8).half().requires_grad_(False)
@@ -283,6 +300,7 @@ def test_what_is_done_without_gradients_outside_of_modules_is_no_batch_to_look_a
     assert "because it is a division by zero, as the bound of 1e-12" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("parts", [3, 4, 5, 9])
 def test_frozen_parts_one_after_another(parts: int) -> None:
     frozen = nn.Sequential(*(nn.Linear(8, 8).half().requires_grad_(False) for _ in range(parts)))
@@ -303,6 +321,7 @@ def test_frozen_parts_one_after_another(parts: int) -> None:
     assert "produces the first non-finite value in step 2" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("others", [1, 3, 4, 9])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_frozen_part_is_kept_for_a_trained_part_beside_others(others: int, is_first: bool) -> None:
@@ -394,6 +413,7 @@ def trained_with_a_kept_value(form: str) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("form", ["the value", "a view"])
 def test_a_value_that_later_steps_read_is_reported_for_the_step_that_computes_it(form: str) -> None:
     finding = only(trained_with_a_kept_value(form))
@@ -407,6 +427,7 @@ def test_a_sparse_value_that_later_steps_read(form: str) -> None:
     assert line_of("kept") in [finding.line for finding in trained_with_a_kept_value(form).findings]
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_parameter_that_other_code_has_spoilt() -> None:
     model = Net()
 
@@ -421,6 +442,7 @@ def test_a_parameter_that_other_code_has_spoilt() -> None:
     )
 
 
+@pytest.mark.usefixtures("each_place")
 def test_the_state_of_an_optimizer() -> None:
     model = Net()
 
@@ -433,6 +455,7 @@ def test_the_state_of_an_optimizer() -> None:
     assert "`exp_avg` in the state of Adam is not finite" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_learning_rate() -> None:
     def raise_it(step: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["lr"] = 1e30 if step == 2 else 1e-3
@@ -456,6 +479,7 @@ def test_parameters_of_other_types_beside_those_that_are_looked_at(other: Tensor
     assert [finding.code for finding in run.findings] == ([] if value == 1.0 else ["AMP802"])
 
 
+@pytest.mark.usefixtures("each_place")
 def test_the_last_step_is_looked_at_too() -> None:
     model = Net()
 
@@ -668,6 +692,7 @@ def test_what_is_played_again_changes_nothing() -> None:
     assert plain[2:] == watched[2:]
 
 
+@pytest.mark.usefixtures("each_place")
 def test_masks_and_skips_are_no_alarms() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 24)
@@ -703,6 +728,7 @@ def infinite_loss(how: str, output: Tensor) -> Tensor:
     return (losses.half().masked_fill(later, float("-inf")) + large * large).max().float()  # beside a mask
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["without a scaler", "with a scaler"])
 @pytest.mark.parametrize(
     ("how", "start"),
@@ -731,6 +757,7 @@ def test_an_infinity_that_reaches_the_loss_is_reported_where_it_is_filled_in(
     assert finding.message.startswith(start)
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
@@ -749,6 +776,7 @@ def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> N
     assert "The gradient of `SqrtBackward0` in code outside of modules" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_scale_that_sinks_names_the_cause() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -768,6 +796,7 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
     assert finding.trace[-1].site.line == line_of("sinks")
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> None:
     """The cause is searched before the step after which the scale is below 1."""
     torch.manual_seed(0)
@@ -800,6 +829,7 @@ def test_assert_finite_tells_what_was_found() -> None:
         train(Net(), memory=True).assert_finite()
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) -> None:
     torch.manual_seed(0)
@@ -813,6 +843,7 @@ def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) ->
         run.assert_finite()
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("call", [0, 3])
 def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: int) -> None:
     torch.manual_seed(0)
@@ -853,6 +884,7 @@ class Passing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("each_place")
 def test_an_op_between_the_scaling_and_the_backward() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -875,6 +907,7 @@ def test_an_op_between_the_scaling_and_the_backward() -> None:
     assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("how", ["one loss", "two losses", "a scaler of its own", "a mode of its own"])
 def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
     torch.manual_seed(0)
@@ -1140,6 +1173,7 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
     return [finding.names["step"] for finding in run.findings if finding.code == "AMP802"]
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [
@@ -1160,6 +1194,7 @@ def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) 
     assert found_in_steps(plan, low=2.0**10, high=2.0**100) == steps
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [
@@ -1213,6 +1248,7 @@ def test_a_skip_after_which_the_scale_is_below_one_is_explained(scale: float, is
         assert finding.trace[-1].site.line == line_of("sinking")
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
 def test_no_loss_is_examined_after_sixteen_that_a_scaler_may_handle(count: int, steps: list[str]) -> None:
     assert found_in_steps("w" * count + "na", low=2.0**24, high=2.0**24) == steps
