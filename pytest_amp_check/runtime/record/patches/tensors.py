@@ -226,7 +226,7 @@ def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _recorders_of_sums() -> tuple[Recorder, ...]:
     """Return the recorders that check a sum in low precision, whose patch calls this function."""
-    if not THREAD.active_recorders or torch.compiler.is_compiling() or is_called_by_torch(3):
+    if torch.compiler.is_compiling() or is_called_by_torch(3):
         return ()
     return THREAD.active_recorders
 
