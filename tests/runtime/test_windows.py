@@ -101,6 +101,18 @@ for i, (x, y) in enumerate(batches):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "two optimizers of one model that step by turns": """\
+second = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == 0:
+        scaler.step(second)
+        optimizer.zero_grad()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
     "cleared twice before each micro-batch": """\
 for i, (x, y) in enumerate(batches):
     model.zero_grad()  # AMP304
