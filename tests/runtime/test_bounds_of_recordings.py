@@ -172,6 +172,22 @@ def test_a_forward_pass_is_sought_for_eight_losses(others: int, is_found: bool) 
     assert found(train) == [("scale@no-autocast", True)] * is_found
 
 
+@pytest.mark.parametrize(("ops", "is_found"), [(0, True), (63, True), (64, False)])
+def test_a_scaled_loss_is_sought_in_sixty_four_nodes(ops: int, is_found: bool) -> None:
+    of = training()
+
+    def train() -> None:
+        loss = of.scaler.scale(of.model.weight.square().sum())
+        for _ in range(ops):
+            loss = loss * 1.0
+        loss.backward()
+        nn.utils.clip_grad_norm_(of.model.parameters(), 1.0)
+        make_step(of)
+
+    # Gradients of a loss whose scale is not found may be clipped.
+    assert ("clip@scaled" in [label for label, _ in found(train)]) == is_found
+
+
 @pytest.mark.parametrize(("others", "hooks"), [(0, [1, 0]), (4, [1, 0]), (9, [0, 0])])
 def test_a_search_for_a_forward_pass_ends_with_its_hook(others: int, hooks: list[int]) -> None:
     of = training()

@@ -442,6 +442,17 @@ def test_a_parameter_that_other_code_has_spoilt() -> None:
     )
 
 
+def test_nothing_more_is_explained_after_a_parameter_that_was_spoilt() -> None:
+    model = Net()
+
+    def batch(step: int) -> Tensor:
+        if step in (2, 4):
+            model.head.weight.data.fill_(float("inf") if step == 2 else 0.5)
+        return torch.randn(4, 8) * (float("nan") if step == 4 else 1.0)
+
+    assert only(train(model, batch=batch)).message.startswith("`head.weight` of `head` (Linear) is the first")
+
+
 @pytest.mark.usefixtures("each_place")
 def test_the_state_of_an_optimizer() -> None:
     model = Net()

@@ -546,3 +546,17 @@ def test_ops_in_the_region_of_a_module_or_of_a_backward_are_not_watched() -> Non
             modes.append(torch._C._len_torch_function_stack())
     assert run.failure is None
     assert modes == [0, 1, 0, 0] * 2
+
+
+def test_ops_are_no_longer_watched_once_code_was_compiled() -> None:
+    modes: list[int] = []
+    model, other = nn.Linear(8, 8), nn.Linear(8, 4)
+    with record(model) as run:
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(2):
+            loss = other(compiled(torch.randn(4, 8))).square().mean()
+            # A mode on the stack would have code compiled again.
+            modes.append(torch._C._len_torch_function_stack())
+            torch.autograd.backward(loss)
+    assert run.failure is None
+    assert modes == [0, 0]

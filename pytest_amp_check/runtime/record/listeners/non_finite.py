@@ -515,7 +515,6 @@ class NonFiniteListener(Listener):
                 self._report_pending()
         self._tape.clear()
         self.derivatives.clear()
-        self._statistics.clear()
         self._pending_checks.clear()
         self._pending_skips.clear()
         self._last_check = None
