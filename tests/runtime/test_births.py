@@ -96,6 +96,33 @@ for p in model.parameters():
     p.data = p.data.bfloat16()  # AMP501
 train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 """,
+    "values of low parameters that are replaced": """
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+for p in model.parameters():
+    p.data = p.data.clone()
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "values of a parameter and of another tensor": """
+model, other = nn.Linear(8, 1), torch.ones(8)
+other.data = other.data.bfloat16()
+model.weight.data, model.bias.data = (p.data.bfloat16() for p in model.parameters())  # AMP501
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a cast by a dtype among other arguments": """
+model = nn.Linear(8, 1)
+model.to("cpu", torch.bfloat16, non_blocking=True)  # AMP501
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a cast by a dtype with a name": """
+model = nn.Linear(8, 1)
+model.to(device="cpu", dtype=torch.bfloat16)  # AMP501
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "one of two layers": """
+first = nn.Linear(8, 8, dtype=torch.bfloat16)  # AMP501
+second = nn.Linear(8, 1)
+train(lambda x: second(first(x).float()), torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1))
+""",
     "a second optimizer": """
 model = nn.Linear(8, 1)
 train(lambda x: model(x.float()), torch.optim.SGD(model.parameters(), lr=0.1))
@@ -244,6 +271,17 @@ train(model, Rounded(model.parameters()))
 teacher = nn.Linear(8, 1, dtype=torch.bfloat16)
 with torch.no_grad():
     teacher(x)
+""",
+    "values that are brought back to float32": """
+model = nn.Linear(8, 1)
+for p in model.parameters():
+    p.data = p.data.bfloat16()
+    p.data = p.data.double()
+train(lambda x: model(x.double()), torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a module that is moved and not cast": """
+model = nn.Linear(8, 1).to("cpu").to(torch.float64)
+train(lambda x: model(x.double()), torch.optim.SGD(model.parameters(), lr=0.1))
 """,
     "a model that is brought back to float32": """
 model = nn.Linear(8, 1, dtype=torch.bfloat16).float()

@@ -80,6 +80,33 @@ def test_a_range_of_more_integers_than_the_dtype_holds(
     assert found(lambda: torch.arange(*numbers, dtype=dtype)) == [("positions:index", True)] * is_rounded
 
 
+LARGE = torch.full((2,), 9000.0, dtype=BFLOAT16)
+
+
+def sine_in_backward() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_hook(lambda grad: (torch.sin(LARGE), None)[1])
+    torch.autograd.backward(weight.sum())
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [
+        (lambda: torch.sin(LARGE), True),
+        (lambda: -LARGE.cos(), True),
+        (lambda: torch.sin(LARGE[:0]), False),
+        (lambda: torch.sin(LARGE * math.inf), False),
+        (lambda: torch.sin(LARGE.float()), False),
+        # Values that cannot be read now.
+        (lambda: torch.sin(LARGE.to("meta")), False),
+        (lambda: torch.vmap(torch.sin)(LARGE), False),
+        (sine_in_backward, False),
+    ],
+)
+def test_angles_whose_values_are_known(call: Callable[[], object], is_found: bool) -> None:
+    assert found(call) == [("positions:radians", True)] * is_found
+
+
 def test_counts_are_certain() -> None:
     where, source = torch.zeros(300, dtype=torch.int64), torch.ones(300, dtype=BFLOAT16)
     assert found(lambda: torch.zeros(2, dtype=BFLOAT16).index_add_(0, where, source)) == [("sum:count", True)]
@@ -143,6 +170,39 @@ def test_a_forward_pass_is_sought_for_eight_losses(others: int, is_found: bool) 
             make_step(of)
 
     assert found(train) == [("scale@no-autocast", True)] * is_found
+
+
+@pytest.mark.parametrize(("ops", "is_found"), [(0, True), (63, True), (64, False)])
+def test_a_scaled_loss_is_sought_in_sixty_four_nodes(ops: int, is_found: bool) -> None:
+    of = training()
+
+    def train() -> None:
+        loss = of.scaler.scale(of.model.weight.square().sum())
+        for _ in range(ops):
+            loss = loss * 1.0
+        loss.backward()
+        nn.utils.clip_grad_norm_(of.model.parameters(), 1.0)
+        make_step(of)
+
+    # Gradients of a loss whose scale is not found may be clipped.
+    assert ("clip@scaled" in [label for label, _ in found(train)]) == is_found
+
+
+@pytest.mark.parametrize(("others", "hooks"), [(0, [1, 0]), (4, [1, 0]), (9, [0, 0])])
+def test_a_search_for_a_forward_pass_ends_with_its_hook(others: int, hooks: list[int]) -> None:
+    of = training()
+    other = torch.ones((), requires_grad=True)
+    before = len(nn.modules.module._global_forward_pre_hooks)
+    counts = []
+    with record():
+        for _ in hooks:
+            of.optimizer.zero_grad()
+            of.scaler.scale(of.model(torch.ones(2, 4)).sum()).backward()
+            for _ in range(others):
+                of.scaler.scale(other * 2)
+            make_step(of)
+            counts.append(len(nn.modules.module._global_forward_pre_hooks) - before)
+    assert counts == hooks
 
 
 @pytest.mark.parametrize(("ops", "label"), [(64, "not-finite:domain"), (65, "not-finite:unexplained")])
@@ -456,6 +516,26 @@ def test_three_batches_without_an_alignment(samples: int, batches: int, labels: 
             targets = torch.arange(1, labels + 1).repeat(samples, 1)
             lengths = torch.tensor([6] * samples), torch.tensor([labels] * samples)
             nn.functional.ctc_loss(logits.log_softmax(-1), targets, *lengths, zero_infinity=True)
+
+    assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found
+
+
+CTC: dict[str, Any] = {
+    "log_probs": torch.randn(6, 1, 12, requires_grad=True).log_softmax(-1),
+    "targets": torch.arange(1, 8).unsqueeze(0),
+    "input_lengths": torch.tensor([6]),
+    "target_lengths": torch.tensor([7]),
+}
+
+
+@pytest.mark.parametrize("positional", range(5))
+@pytest.mark.parametrize(("options", "is_found"), [({"zero_infinity": True}, True), ({}, False)])
+def test_a_loss_that_is_called_with_names_of_arguments(positional: int, options: Any, is_found: bool) -> None:
+    arguments, named = list(CTC.values())[:positional], dict(list(CTC.items())[positional:])
+
+    def train() -> None:
+        for _ in range(3):
+            torch.ctc_loss(*arguments, **named, **options)
 
     assert [label for label, _ in found(train)] == ["not-finite:no-alignment"] * is_found
 

@@ -179,6 +179,21 @@ adam.step()  # AMP204
     assert [step.grad_norm for step in run.steps] == [pytest.approx(6.0)]
 
 
+def test_gradients_that_the_program_divides_are_scaled_no_more() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+    with record() as run:
+        scaler.scale((weight * 3.0).sum()).backward()
+        assert weight.grad is not None
+        weight.grad.div_(scaler.get_scale())
+        nn.utils.clip_grad_norm_([weight], 1.0)
+        optimizer.step()
+    assert run.failure is None
+    # The norm of 6.0 is not divided again.
+    assert [step.grad_norm for step in run.steps] == [None]
+
+
 @pytest.mark.parametrize("unscales", [False, True])
 def test_gradients_are_measured_before_they_are_clipped(unscales: bool) -> None:
     weight = nn.Parameter(torch.ones(4))

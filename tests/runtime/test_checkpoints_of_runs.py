@@ -75,6 +75,12 @@ def test_a_checkpoint_without_the_state_of_the_scaler(statements: str, tmp_path:
     [
         'train(scaler)\ntorch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, file)',
         "train(scaler)\ntorch.save(optimizer.state_dict(), file)\ntorch.save(scaler.state_dict(), io.BytesIO())",
+        # The public values of the scaler's state suffice, and other objects may hold it.
+        (
+            "train(scaler)\nstate = scaler.state_dict()\n"
+            'del state["_growth_tracker"]\ntorch.save([optimizer.state_dict(), state], file)'
+        ),
+        "train(scaler)\nstate = [optimizer.state_dict(), (scaler.state_dict(),)]\ntorch.save(state, file)",
         "train(scaler)\ntorch.save(model.state_dict(), file)",
         # An optimizer that no scaler has stepped.
         "torch.save(optimizer.state_dict(), file)\ntrain(scaler)",

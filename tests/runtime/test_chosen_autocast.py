@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from agreement import check_script, recorded
+from programs import run_program
 
 torch = pytest.importorskip("torch")
 
@@ -176,6 +177,19 @@ def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, li
         assert finding.message.startswith(
             "`Recomputed` enters autocast of bfloat16 in the backward pass, but the forward pass ran in float16"
         )
+
+
+def test_a_dtype_that_torch_restores_for_an_earlier_graph(tmp_path: Path) -> None:
+    source = f"""{RECOMPUTED[: RECOMPUTED.index("class")]}
+model, x = nn.Linear(8, 8), torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    earlier = checkpoint(model, x, use_reentrant=False)
+model.bias.sum().backward()
+with torch.autocast("cpu", dtype=torch.float16):
+    later = model(x)
+earlier.float().sum().backward()
+"""
+    assert run_program(source, tmp_path / "train.py").findings == []
 
 
 @pytest.mark.parametrize(

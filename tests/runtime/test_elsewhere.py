@@ -27,6 +27,7 @@ if not dist.is_available():
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils._pytree import tree_map  # noqa: E402
 
 
 @pytest.fixture
@@ -224,6 +225,18 @@ def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
     assert codes_of_thread(run_layer, enabled=False) == []
 
 
+@pytest.mark.parametrize(("starter", "codes"), [("program.py", ["AMP606"]), (torch.__file__, [])])
+def test_a_thread_that_torch_starts_is_not_the_program_s(starter: str, codes: list[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def start(thread):\n    thread.start()", starter, "exec"), names)  # noqa: S102 - ours
+    with record() as run, torch.autocast("cpu", dtype=torch.bfloat16):
+        thread = threading.Thread(target=run_layer)
+        names["start"](thread)
+        thread.join()
+    assert run.failure is None
+    assert [finding.code for finding in run.findings] == codes
+
+
 def test_a_thread_that_outlives_the_region_is_not_told_of() -> None:
     go = threading.Event()
 
@@ -247,6 +260,22 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
             pool.submit(run_layer).result()
         pool.submit(run_layer).result()
     assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
+def test_a_pool_is_told_of_for_each_item_that_it_maps_in_a_region() -> None:
+    with record() as run, ThreadPoolExecutor(1) as pool:
+        assert list(pool.map(len, ["outside"])) == [7]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert [result.dtype for result in pool.map(LAYER, [X, X])] == [torch.float32] * 2
+    assert (run.failure, [finding.code for finding in run.findings]) == (None, ["AMP606"])
+
+
+@pytest.mark.parametrize("is_pool", [False, True])
+def test_work_of_a_function_that_torch_calls_is_the_program_s(is_pool: bool) -> None:
+    with record() as run, ThreadPoolExecutor(1) as pool, torch.autocast("cpu", dtype=torch.bfloat16):
+        start = (lambda work: pool.submit(work).result()) if is_pool else in_thread
+        tree_map(start, [run_layer])
+    assert (run.failure, [finding.code for finding in run.findings]) == (None, ["AMP606"])
 
 
 def test_work_that_begins_after_its_region_has_no_hook() -> None:
@@ -418,6 +447,25 @@ def test_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: p
         importlib.import_module(name).ShardedGradScaler("cpu", init_scale=-1.0)
     assert run.failure is None
     assert [finding.label for finding in run.findings] == ["scaler:zero-scale"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_calls_of_a_scaler_whose_class_is_imported_while_a_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torch.distributed.fsdp.sharded_grad_scaler"
+    monkeypatch.setattr(name, sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        scaler = importlib.import_module(name).ShardedGradScaler("cpu", init_scale=256.0)
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(X).float().square().mean()
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == ["clip@scaled"]
 
 
 @pytest.mark.usefixtures("one_rank")

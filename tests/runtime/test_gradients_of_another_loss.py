@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
+from programs import run_program
 from torch import nn
 
 from pytest_amp_check import record
@@ -78,3 +80,51 @@ def test_a_loss_of_scaled_gradients_counts_if_it_depends_on_their_length(loss: s
         scaler.scale(slopes[:, 0].sum()).backward()
     assert run.failure is None, run.failure
     assert [finding.label for finding in run.findings] == ["penalty@scaled"] * is_found
+
+
+DERIVED = """\
+import torch
+from torch import nn
+
+weight = nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+
+
+def loss():
+    return weight.square().sum()
+
+
+def overflow(loss, **options):
+    return torch.autograd.grad(loss, weight, grad_outputs=torch.tensor(1e38), **options)[0]{mark}
+
+
+for i in range(2):
+    optimizer.zero_grad()
+    {derive}
+    scaler.scale(loss(){factor}).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("derive", "factor", "count"),
+    [
+        ("overflow(scaler.scale(loss()))", "", 1),
+        # A call at one location is reported once, and before a step only the first overflow.
+        ("overflow(scaler.scale(loss())); overflow(scaler.scale(loss()))", "", 1),
+        ("torch.autograd.grad(scaler.scale(loss()), weight); overflow(scaler.scale(loss()))", "", 1),
+        # The loss is not scaled, or the result is finite.
+        ("overflow(1e5 * loss())", "", 0),
+        ("torch.autograd.grad(scaler.scale(loss()), weight)", "", 0),
+        # With a graph the result may enter a loss whose gradients the scaler checks.
+        ("overflow(scaler.scale(loss()), create_graph=True)", "", 0),
+        # The scaler skips the step.
+        ("overflow(scaler.scale(loss()))", " * float('inf')", 0),
+    ],
+)
+def test_an_overflow_of_derivatives_that_no_scaler_checks(derive: str, factor: str, count: int, tmp_path: Path) -> None:
+    program = DERIVED.format(derive=derive, factor=factor, mark="  # AMP802" * count)
+    run = run_program(program, tmp_path / "train.py")
+    assert [finding.label for finding in run.findings] == ["not-finite:derivative"] * count

@@ -128,3 +128,32 @@ def test_a_hook_that_clips_by_the_norm() -> None:
     ((label, problem),) = train(scaler, [optimizer], lambda: weight.square().sum() * next(factors), passes=3)
     assert label == "clip@scaled-by-hand"
     assert problem.startswith("`this hook` clips gradients")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda weight: weight.grad.clamp_(-0.5, 0.5), ["edit@scaled"]),
+        (lambda weight: weight.grad.div_(2.0, rounding_mode="floor"), ["edit@scaled"]),
+        (lambda weight: weight.grad.fill_(0.5), ["edit@scaled"]),
+        # Zero is right with any scale, and an infinity makes the scaler skip the step.
+        (lambda weight: weight.grad.fill_(0.0), []),
+        (lambda weight: weight.grad.fill_(float("inf")), []),
+        (lambda weight: weight.grad.zero_(), []),
+        (lambda weight: weight.grad.mul_(0.5), []),
+        (lambda weight: weight.grad.div_(2.0), []),
+        (lambda weight: weight.grad.neg_(), []),
+        # Another tensor than the gradient.
+        (lambda weight: weight.grad.clone().clamp_(-0.5, 0.5), []),
+        (lambda weight: weight.grad.mul_(0.5 / weight.grad.norm()), ["clip@scaled-by-hand"]),
+    ],
+)
+def test_a_hook_that_changes_the_accumulated_gradient_in_place(
+    change: Callable[[Any], object], expected: list[str]
+) -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    weight.register_post_accumulate_grad_hook(lambda weight: (change(weight), None)[1])
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    factors = iter([1.0, 2.0, 3.0])
+    found = train(scaler, [optimizer], lambda: weight.square().sum() * next(factors), passes=3)
+    assert [label for label, _ in found] == expected

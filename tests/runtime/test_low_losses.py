@@ -11,6 +11,8 @@ from programs import run_program
 
 pytest.importorskip("torch")
 
+from pytest_amp_check import record
+
 pytestmark = pytest.mark.usefixtures("patched_once")
 
 PROGRAM = """\
@@ -83,3 +85,35 @@ def test_a_binary_cross_entropy_in_a_region(call: str, tmp_path: Path) -> None:
 
 def test_a_binary_cross_entropy_behind_a_region(tmp_path: Path) -> None:
     assert run(tmp_path, outside="loss = F.binary_cross_entropy(output.float().sigmoid(), torch.zeros(4, 4))") == []
+
+
+COMPILED = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Loss(nn.Module):
+    def forward(self, x, y):
+        return F.binary_cross_entropy(x.sigmoid(), y)
+
+
+x, y = torch.randn(4, 2), torch.ones(4, 2)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "count"),
+    [("Loss()(x, y)", 1), ("torch.export.export(Loss(), (x, y), strict=False)", 0)],
+    ids=["called", "exported"],
+)
+def test_a_binary_cross_entropy_that_is_exported_is_not_called(statement: str, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    source = COMPILED.format(statement=statement)
+    path.write_text(source, encoding="utf-8")
+    with record() as run:
+        exec(compile(source, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert run.failure is None
+    assert len(run.findings) == count

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer
+from pytest_amp_check.runtime.record.delayed_reads import DeviceTransfer, PreviousWeights
 from pytest_amp_check.runtime.record.overflows import OverflowMode
 from pytest_amp_check.runtime.run import Run
 
@@ -32,6 +32,17 @@ def line_of(mark: str) -> int:
     lines = inspect.getsource(sys.modules[__name__]).splitlines()
     (number,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}")]
     return number
+
+
+@pytest.fixture(params=["CPU", "device", "device whose numbers wait"])
+def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors count as being on a device, and also the numbers of scalers."""
+    if request.param != "CPU":
+        listener = "pytest_amp_check.runtime.record.listeners.non_finite"
+        monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
+        monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    if request.param == "device whose numbers wait":
+        monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values._is_on_cpu", lambda tensor: False)
 
 
 class Middle(nn.Module):
@@ -103,6 +114,7 @@ def only(run: Run) -> Finding:
     return finding
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 @pytest.mark.parametrize(
     ("how", "op", "result", "why"),
@@ -176,6 +188,7 @@ def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str
     assert f"because it is the logarithm of zero{why.format(line=line_of(how))}{remedy}" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
     torch.manual_seed(0)
     finding = only(train(Net("root", call=2)))
@@ -187,6 +200,7 @@ def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> N
     assert "infinite at zero" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_loss_outside_of_modules() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -204,6 +218,7 @@ def test_a_loss_outside_of_modules() -> None:
     assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("is_in_region", [False, True])
 def test_a_loss_of_a_program_without_modules(is_in_region: bool) -> None:
     weight = nn.Parameter(torch.ones(4, 4))
@@ -246,6 +261,7 @@ def test_a_criterion_that_is_made_for_one_call(rows: int, first: int, why: str) 
     assert all("`nll_loss_forward` in `CrossEntropyLoss`" in each.message and why in each.message for each in found)
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_batch_that_is_not_finite() -> None:
     def batch(step: int) -> Tensor:
         return torch.full((4, 8), float("nan")) if step == 2 else torch.randn(4, 8)
@@ -254,6 +270,7 @@ def test_a_batch_that_is_not_finite() -> None:
     assert "The input of `first` (Linear) contains non-finite values in step 2" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 def test_what_a_frozen_part_makes_without_gradients_is_no_batch_to_look_at(scaler: bool) -> None:
     frozen = nn.Linear(8, 8).half().requires_grad_(False)
@@ -283,6 +300,7 @@ def test_what_is_done_without_gradients_outside_of_modules_is_no_batch_to_look_a
     assert "because it is a division by zero, as the bound of 1e-12" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("parts", [3, 4, 5, 9])
 def test_frozen_parts_one_after_another(parts: int) -> None:
     frozen = nn.Sequential(*(nn.Linear(8, 8).half().requires_grad_(False) for _ in range(parts)))
@@ -301,6 +319,32 @@ def test_frozen_parts_one_after_another(parts: int) -> None:
     assert finding.line == line_of("one after another")
     assert finding.message.startswith("`addmm` in")
     assert "produces the first non-finite value in step 2" in finding.message
+
+
+@pytest.mark.usefixtures("each_place")
+@pytest.mark.parametrize("others", [1, 3, 4, 9])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_frozen_part_is_kept_for_a_trained_part_beside_others(others: int, is_first: bool) -> None:
+    torch.manual_seed(0)
+    frozen, head = Net("logarithm", call=2).requires_grad_(False), nn.Linear(1, 1)
+    teachers = [nn.Linear(8, 8).requires_grad_(False) for _ in range(others)]
+    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3)
+    with record(head) as run:
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            with torch.no_grad():
+                features = frozen(x)  # the frozen part
+            output = head(features) if is_first else None
+            with torch.no_grad():
+                for teacher in teachers:
+                    x = teacher(x)
+            optimizer.zero_grad()
+            torch.autograd.backward((head(features) if output is None else output).square().mean())
+            optimizer.step()
+    finding = only(run)
+    # Without the trained part in between, the latest four calls are kept.
+    expected = "`log` in `middle` (Middle)" if is_first or others < 4 else "The input of"
+    assert finding.message.startswith(expected)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["results are dropped", "results are kept"])
@@ -369,6 +413,7 @@ def trained_with_a_kept_value(form: str) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("form", ["the value", "a view"])
 def test_a_value_that_later_steps_read_is_reported_for_the_step_that_computes_it(form: str) -> None:
     finding = only(trained_with_a_kept_value(form))
@@ -382,6 +427,7 @@ def test_a_sparse_value_that_later_steps_read(form: str) -> None:
     assert line_of("kept") in [finding.line for finding in trained_with_a_kept_value(form).findings]
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_parameter_that_other_code_has_spoilt() -> None:
     model = Net()
 
@@ -396,6 +442,18 @@ def test_a_parameter_that_other_code_has_spoilt() -> None:
     )
 
 
+def test_nothing_more_is_explained_after_a_parameter_that_was_spoilt() -> None:
+    model = Net()
+
+    def batch(step: int) -> Tensor:
+        if step in (2, 4):
+            model.head.weight.data.fill_(float("inf") if step == 2 else 0.5)
+        return torch.randn(4, 8) * (float("nan") if step == 4 else 1.0)
+
+    assert only(train(model, batch=batch)).message.startswith("`head.weight` of `head` (Linear) is the first")
+
+
+@pytest.mark.usefixtures("each_place")
 def test_the_state_of_an_optimizer() -> None:
     model = Net()
 
@@ -408,6 +466,7 @@ def test_the_state_of_an_optimizer() -> None:
     assert "`exp_avg` in the state of Adam is not finite" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_learning_rate() -> None:
     def raise_it(step: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["lr"] = 1e30 if step == 2 else 1e-3
@@ -418,6 +477,20 @@ def test_a_learning_rate() -> None:
     assert "lower the learning rate" in finding.message
 
 
+@pytest.mark.parametrize("other", [torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.complex64)])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_parameters_of_other_types_beside_those_that_are_looked_at(other: Tensor, value: float) -> None:
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(other, requires_grad=False)
+    optimizer = torch.optim.SGD([other, weight], lr=1e-3)
+    with record() as run:
+        torch.autograd.backward(weight.square().sum())
+        optimizer.step()
+        weight.data.mul_(value)
+    assert run.failure is None, run.failure
+    assert [finding.code for finding in run.findings] == ([] if value == 1.0 else ["AMP802"])
+
+
+@pytest.mark.usefixtures("each_place")
 def test_the_last_step_is_looked_at_too() -> None:
     model = Net()
 
@@ -630,6 +703,7 @@ def test_what_is_played_again_changes_nothing() -> None:
     assert plain[2:] == watched[2:]
 
 
+@pytest.mark.usefixtures("each_place")
 def test_masks_and_skips_are_no_alarms() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 24)
@@ -665,6 +739,7 @@ def infinite_loss(how: str, output: Tensor) -> Tensor:
     return (losses.half().masked_fill(later, float("-inf")) + large * large).max().float()  # beside a mask
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("scaler", [False, True], ids=["without a scaler", "with a scaler"])
 @pytest.mark.parametrize(
     ("how", "start"),
@@ -693,6 +768,7 @@ def test_an_infinity_that_reaches_the_loss_is_reported_where_it_is_filled_in(
     assert finding.message.startswith(start)
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
@@ -711,6 +787,7 @@ def test_a_gradient_that_no_scale_makes_finite_is_reported_in_a_short_run() -> N
     assert "The gradient of `SqrtBackward0` in code outside of modules" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_scale_that_sinks_names_the_cause() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -730,6 +807,7 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
     assert finding.trace[-1].site.line == line_of("sinks")
 
 
+@pytest.mark.usefixtures("each_place")
 def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> None:
     """The cause is searched before the step after which the scale is below 1."""
     torch.manual_seed(0)
@@ -762,6 +840,7 @@ def test_assert_finite_tells_what_was_found() -> None:
         train(Net(), memory=True).assert_finite()
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) -> None:
     torch.manual_seed(0)
@@ -775,6 +854,7 @@ def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) ->
         run.assert_finite()
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("call", [0, 3])
 def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: int) -> None:
     torch.manual_seed(0)
@@ -815,6 +895,7 @@ class Passing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("each_place")
 def test_an_op_between_the_scaling_and_the_backward() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
@@ -837,6 +918,7 @@ def test_an_op_between_the_scaling_and_the_backward() -> None:
     assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("how", ["one loss", "two losses", "a scaler of its own", "a mode of its own"])
 def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
     torch.manual_seed(0)
@@ -938,6 +1020,35 @@ def test_a_skipped_step_of_a_settled_scale_is_explained_on_each_device(
     assert (finding.code, finding.names["step"]) == ("AMP802", "3")
     assert [step.index for step in run.steps if step.skipped] == [3]
     assert run.bad_losses == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_kept"),
+    [
+        ([("cuda", 100)], True),
+        ([("cuda", 101)], False),
+        ([("cuda", 60), ("cuda", 40)], True),
+        ([("cuda", 60), ("cuda", 41)], False),
+        ([("cuda:0", 60), ("cuda:1", 60)], True),
+        ([("cpu", 10_000)], True),
+    ],
+)
+def test_weights_are_kept_in_an_eighth_of_the_free_memory(
+    sizes: list[tuple[str, int]], is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [(torch.device(name), size) for name, size in sizes]
+    monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads._device_sizes", lambda params: devices)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (800, 10_000))
+    weight = nn.Parameter(torch.ones(2))
+    weights = PreviousWeights()
+    weights.save_weights(torch.optim.SGD([weight], lr=0.1), 0)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weights.save_weights(optimizer, 3)
+    weight.data.fill_(5.0)
+    assert [value.tolist() for _, value in weights.weights_before(3)] == [[1.0, 1.0]] * is_kept
+    weights.save_weights(optimizer, 4)
+    assert [value.tolist() for _, value in weights.weights_before(4)] == [[5.0, 5.0]] * is_kept
+    assert weights.weights_before(5) == []
 
 
 def test_a_hidden_overflow_is_reported_when_a_device_has_told_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1073,6 +1184,7 @@ def found_in_steps(plan: str, low: float, high: float) -> list[str]:
     return [finding.names["step"] for finding in run.findings if finding.code == "AMP802"]
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [
@@ -1093,6 +1205,7 @@ def test_which_skips_of_a_finite_loss_are_examined(plan: str, steps: list[str]) 
     assert found_in_steps(plan, low=2.0**10, high=2.0**100) == steps
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [
@@ -1146,6 +1259,7 @@ def test_a_skip_after_which_the_scale_is_below_one_is_explained(scale: float, is
         assert finding.trace[-1].site.line == line_of("sinking")
 
 
+@pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize(("count", "steps"), [(15, ["15"]), (16, [])])
 def test_no_loss_is_examined_after_sixteen_that_a_scaler_may_handle(count: int, steps: list[str]) -> None:
     assert found_in_steps("w" * count + "na", low=2.0**24, high=2.0**24) == steps

@@ -511,3 +511,52 @@ def test_an_op_in_a_library_is_reported_where_the_program_calls_the_library(form
         optimizer.step()
     finding = only(run)
     assert (finding.filename, finding.line) == (__file__, line_of(form))
+
+
+class InRegion(nn.Module):
+    """A module that enters a region of its own."""
+
+    def __init__(self, modes: list[int]) -> None:
+        super().__init__()
+        self.layer, self.modes = nn.Linear(8, 4), modes
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.modes.append(torch._C._len_torch_function_stack())
+            return self.layer(x)
+
+
+def test_ops_in_the_region_of_a_module_or_of_a_backward_are_not_watched() -> None:
+    modes: list[int] = []
+    model = InRegion(modes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def enter_region(grad: torch.Tensor) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            modes.append(torch._C._len_torch_function_stack())
+
+    with record(model) as run:
+        for _ in range(2):
+            output = model(torch.randn(4, 8)).float()
+            # The loss is computed outside of modules.
+            modes.append(torch._C._len_torch_function_stack())
+            output.register_hook(enter_region)
+            torch.autograd.backward(output.square().mean())
+            optimizer.step()
+            modes.append(torch._C._len_torch_function_stack())
+    assert run.failure is None
+    assert modes == [0, 1, 0, 0] * 2
+
+
+def test_ops_are_no_longer_watched_once_code_was_compiled() -> None:
+    modes: list[int] = []
+    model, other = nn.Linear(8, 8), nn.Linear(8, 4)
+    with record(model) as run:
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(2):
+            loss = other(compiled(torch.randn(4, 8))).square().mean()
+            # A mode on the stack would have code compiled again.
+            modes.append(torch._C._len_torch_function_stack())
+            torch.autograd.backward(loss)
+    assert run.failure is None
+    assert modes == [0, 0]

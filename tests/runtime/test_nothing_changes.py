@@ -748,6 +748,33 @@ def test_torch_is_left_as_it_was_found(ending: str, costly: bool) -> None:
 
 
 @pytest.mark.parametrize("costly", [False, True], ids=["default", "everything"])
+@pytest.mark.parametrize("has_dry_run", [False, True])
+def test_modules_whose_first_forward_pass_creates_their_weights(costly: bool, has_dry_run: bool) -> None:
+    def train() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyConv1d(4, 3), nn.LazyBatchNorm1d(), nn.Flatten(), nn.LazyLinear(4))
+        if has_dry_run:
+            with torch.no_grad():
+                model(torch.ones(4, 2, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with half():
+                loss = model(torch.randn(4, 2, 8)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+    expected = train()
+    with recording(costly=costly) as run:
+        trained = train()
+    assert_silent(run)
+    assert all(map(torch.equal, trained, expected))
+
+
+@pytest.mark.parametrize("costly", [False, True], ids=["default", "everything"])
 def test_objects_of_the_program_are_left_as_they_were_found(costly: bool) -> None:
     model, optimizer, scaler, x = work()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)

@@ -9,11 +9,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_amp_check import Run, record
 
@@ -156,15 +158,16 @@ def test_the_loss_of_a_step_is_the_first_root_of_its_backward(roots: Callable[[A
     assert [step.loss for step in run.steps] == [loss]
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
 @pytest.mark.parametrize("clear", [{"set_to_none": True}, {"set_to_none": False}, None])
-def test_steps_on_the_meta_device_have_no_numbers(clear: dict[str, bool] | None) -> None:
-    model = nn.Linear(2, 1, device="meta")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record(model) as run:
+def test_steps_of_tensors_without_values_have_no_numbers(clear: dict[str, bool] | None, device: str) -> None:
+    with record() as run, nullcontext() if device == "meta" else FakeTensorMode():
+        model = nn.Linear(2, 1, device=device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
             if clear is not None:
                 optimizer.zero_grad(**clear)
-            model(torch.ones(4, 2, device="meta")).sum().backward()
+            model(torch.ones(4, 2, device=device)).sum().backward()
             optimizer.step()
     assert run.failure is None, run.failure
     assert [step.loss for step in run.steps] == [None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -437,3 +438,24 @@ AFTER_BACKWARD = 20
 def test_the_condition_that_ends_the_first_window_early(tmp_path: Path, loop: str, body: str, line: int | None) -> None:
     told = found(tmp_path / "train.py", EARLY.format(loop=loop, body=body))
     assert told == ([] if line is None else [(line, "window:off-by-one")])
+
+
+def test_code_that_is_freed_during_the_run_gives_its_locations_to_no_other_code() -> None:
+    with record() as run:
+        for line in range(40):
+            exec("\n" * line + "import torch; torch.sin(torch.tensor([9000.0]).half())", {})  # noqa: S102 - ours
+    assert run.failure is None
+    assert [finding.line for finding in run.findings] == list(range(1, 41))
+
+
+def test_code_that_is_no_program_has_no_location() -> None:
+    names: dict[str, Any] = {}
+    source = """\
+import torch
+from pytest_amp_check import record
+with record() as run:
+    torch.sin(torch.tensor([9000.0]).half())
+"""
+    exec(compile(source, "<frozen program>", "exec"), names)  # noqa: S102 - ours
+    assert names["run"].failure is None
+    assert [(finding.filename, finding.line) for finding in names["run"].findings] == [("<unknown>", 1)]

@@ -62,3 +62,19 @@ def test_changes_of_scaled_gradients(change: Callable[[Any], None], expected: li
             scaler.update()
     assert run.failure is None
     assert [finding.label for finding in run.findings] == expected
+
+
+@pytest.mark.parametrize("has_dense", [False, True], ids=["sparse gradients", "sparse and dense gradients"])
+@pytest.mark.parametrize(("power", "labels"), [(2.0, []), (0.5, ["not-finite:gradient"])])
+def test_gradients_without_a_scaler_that_may_not_be_finite(power: float, labels: list[str], *, has_dense: bool) -> None:
+    embedding, bias = nn.Embedding(8, 4, sparse=True), nn.Parameter(torch.ones(4))
+    # The derivative of the square root is infinite at zero.
+    nn.init.zeros_(embedding.weight)
+    with record() as run:
+        params = [*embedding.parameters(), *([bias] if has_dense else [])]
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        loss = embedding(torch.arange(4)).pow(power).sum() + bias.sum()
+        loss.backward()
+        optimizer.step()
+    assert run.failure is None
+    assert [finding.label for finding in run.findings] == labels

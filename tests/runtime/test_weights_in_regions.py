@@ -182,3 +182,115 @@ def test_a_compiled_module_casts_its_weights_in_each_call(tmp_path: Path) -> Non
 def test_a_compiled_module_beside_a_module_with_outdated_casts(tmp_path: Path) -> None:
     compiled = 'compiled = torch.compile(other, backend="aot_eager")\n        compiled(x); model(x)'
     assert run(tmp_path, "model.weight.mul_(0.5)  # AMP101", first=compiled) == [OUTDATED]
+
+
+DETACHED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model, other = nn.Linear(8, 8), nn.Linear(8, 8)
+frozen = nn.Linear(8, 8).requires_grad_(False)
+x = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16{options}):
+    {first}
+    {second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        ("with torch.no_grad(): model(x)", "model(x)  # AMP109", ""),
+        ("with torch.no_grad(): model(x)", "model(x); model(x)  # AMP109", ""),
+        ("with torch.no_grad(): nn.Sequential(model)(x)", "model(x)  # AMP109", ""),
+        ("with torch.no_grad(): model(x)", "other(x)", ""),
+        ("with torch.no_grad(): frozen(x)", "frozen(x)", ""),
+        ("model(x)", "model(x)", ""),
+        ("model(x)", "with torch.no_grad(): model(x)", ""),
+        ("with torch.no_grad(): model(x)", "with torch.no_grad(): model(x)", ""),
+        # Regions that cache nothing, or no longer.
+        ("with torch.no_grad(): model(x)", "model(x)", ", cache_enabled=False"),
+        ("with torch.no_grad(): model(x)", "model(x)", ", enabled=False"),
+        ("with torch.no_grad(): model(x)", "torch.clear_autocast_cache(); model(x)", ""),
+    ],
+)
+def test_casts_without_gradients_that_older_versions_of_torch_keep(
+    first: str, second: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listener in ("weights", "autocast"):
+        monkeypatch.setattr(f"pytest_amp_check.runtime.record.listeners.{listener}.KEEPS_DETACHED", True)
+    run_program(DETACHED.format(first=first, second=second, options=options), tmp_path / "train.py")
+
+
+def test_casts_without_gradients_that_newer_versions_of_torch_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listener in ("weights", "autocast"):
+        monkeypatch.setattr(f"pytest_amp_check.runtime.record.listeners.{listener}.KEEPS_DETACHED", False)
+    program = DETACHED.format(first="with torch.no_grad(): model(x)", second="model(x)", options="")
+    run_program(program, tmp_path / "train.py")
+
+
+REFUSED = """\
+import contextlib
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+x = torch.randn(4, 8)
+with contextlib.suppress(RuntimeError), torch.autocast("cpu", dtype=torch.bfloat16, enabled={enabled}):
+    model(x[:, :3])
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.enable_grad():
+        {first}
+    model.weight.mul_(0.5){mark}
+    with torch.enable_grad():
+        model(x)
+"""
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize(("first", "mark"), [("pass", ""), ("model(x)", "  # AMP101")])
+def test_a_forward_that_raised_before_the_region_casts_nothing_in_it(
+    first: str, mark: str, tmp_path: Path, *, enabled: bool
+) -> None:
+    run_program(REFUSED.format(first=first, mark=mark, enabled=enabled), tmp_path / "train.py")
+
+
+TWO_REGIONS = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+x = torch.randn(4, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {first}
+{between}
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {second}
+"""
+WRITE = "model.weight.data.mul_(0.5)"
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "second"),
+    [
+        ("model(x)", "pass", f"{WRITE}; model(x)"),
+        (f"model(x); {WRITE}", "pass", "model(x)"),
+        ("model(x)", WRITE, "model(x)"),
+        (f"model(x); {WRITE}", "pass", f"model(x); {WRITE}"),
+        ("model(x)", "pass", f"model(x); {WRITE}; model(x)  # AMP101"),
+        (f"model(x); {WRITE}; model(x)  # AMP101", "pass", "model(x)"),
+        # The casts of an outer region outlive an inner one.
+        (
+            f"model(x)\n    with torch.autocast('cpu', enabled=False): pass\n    {WRITE}; model(x)  # AMP101",
+            "pass",
+            "pass",
+        ),
+    ],
+)
+def test_casts_end_with_the_outermost_region(first: str, between: str, second: str, tmp_path: Path) -> None:
+    run_program(TWO_REGIONS.format(first=first, between=between, second=second), tmp_path / "train.py")

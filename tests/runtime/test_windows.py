@@ -93,6 +93,35 @@ for i, (x, y) in enumerate(batches):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "... of a window of two micro-batches, of which one is given up": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == 1:
+        optimizer.zero_grad(set_to_none=False)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "two optimizers of one model that step by turns": """\
+second = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == 0:
+        scaler.step(second)
+        optimizer.zero_grad()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "cleared twice before each micro-batch": """\
+for i, (x, y) in enumerate(batches):
+    model.zero_grad()  # AMP304
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+""",
     "... of a window of several micro-batches, which are lost together": """\
 for start in range(0, 16, 4):
     for x, y in batches[start : start + 4]:

@@ -20,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -80,6 +81,8 @@ def iter_storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
 
 def _storages_within(tensor: Any) -> Iterator[torch.UntypedStorage]:
     inner: Iterable[Any] = ()
+    if is_lazy(tensor):
+        return
     if is_traceable_wrapper_subclass(tensor):
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     elif tensor.layout is torch.sparse_coo:
@@ -385,7 +388,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._is_paused or func.namespace in _WITHOUT_TENSORS:
+        # A parameter of a lazy module has neither shape nor values until the op that makes it a parameter.
+        if self._is_paused or func.namespace in _WITHOUT_TENSORS or (args and is_lazy(args[0])):
             return func(*args, **kwargs)
         grad_enabled = torch.is_grad_enabled()
         if _graph_task() != -1:

@@ -92,13 +92,11 @@ class DeferredValues:
     def defer_number(self, tensor: torch.Tensor) -> DeferredNumber:
         """Return the current number in a tensor, or the sum of its numbers, as a deferred number."""
         # Numbers of several ranks, and of other tensor subclasses, cannot be stacked with plain numbers.
-        if type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.device.type == "cpu":
-            return DeferredNumber(read_item(tensor))
-        tensor = tensor.detach()
         if type(tensor) is not torch.Tensor:
-            return DeferredNumber(float(_sum_tensor(tensor)))
-        if tensor.device.type == "cpu":
+            return DeferredNumber(float(_sum_tensor(tensor.detach())))
+        if _is_on_cpu(tensor):
             return DeferredNumber(read_item(_sum_tensor(tensor)))
+        tensor = tensor.detach()
         if not _is_captured(tensor):
             # The program may change the tensor in place. A captured graph computes the number when it runs, and the
             # tensor is read after that.
@@ -145,9 +143,15 @@ def read_item(tensor: torch.Tensor) -> float:
     return float(torch._C.TensorBase.item(tensor))
 
 
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
 def _is_captured(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _sum_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.numel() == 1 else tensor.double().sum() if tensor.device.type != "mps" else tensor.sum()
+    if tensor.numel() == 1:
+        return tensor
+    return tensor.detach().double().sum() if tensor.device.type != "mps" else tensor.detach().sum()

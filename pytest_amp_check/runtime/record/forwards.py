@@ -80,7 +80,6 @@ class ModuleCalls:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        self._recent_calls.clear()
 
     def record_call(self, site: Site) -> None:
         self._recent_calls.append((number(), site))

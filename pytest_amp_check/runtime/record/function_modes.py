@@ -17,11 +17,6 @@ _at: Any = torch._C._get_function_stack_at
 
 def push_mode(mode: Any) -> None:
     """Put a mode on the stack, once, at the bottom. Only the mode of a default device is below, as torch expects."""
-    if not _len():
-        _STACK._push_mode(mode)
-        return
-    if _is_alone(mode):
-        return
     modes = _pop_all_but(mode)
     lowest = 1 if modes and isinstance(modes[0], DeviceContext) else 0
     for each in (*modes[:lowest], mode, *modes[lowest:]):
@@ -30,23 +25,16 @@ def push_mode(mode: Any) -> None:
 
 def remove_mode(mode: Any) -> None:
     """Remove a mode from the stack at any position, if present."""
-    if not _len() or pop_if_alone(mode):
-        return
     for each in _pop_all_but(mode):
         _STACK._push_mode(each)
 
 
 def pop_if_alone(mode: Any) -> bool:
     """Remove a mode from the stack if no other mode is on it. Return True if the mode was removed."""
-    alone = _is_alone(mode)
-    if alone:
+    is_alone = bool(_len() == 1 and _at(0) is mode)
+    if is_alone:
         _STACK._pop_mode()
-    return alone
-
-
-def _is_alone(mode: Any) -> bool:
-    """Return True if a mode is the only mode on the stack."""
-    return bool(_len() == 1 and _at(0) is mode)
+    return is_alone
 
 
 def _pop_all_but(mode: Any) -> list[Any]:

@@ -31,11 +31,10 @@ class GradientBounds(TorchFunctionMode):
     def __init__(self, on_bound: Seen) -> None:
         super().__init__()
         self._on_bound = on_bound
-        self._is_on = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", None)
         if (name in _BOUNDS and _has_bound((*args[1:], *kwargs.values()))) or name in _REPLACEMENTS:
             frame = user_frame(sys._getframe(1))
             if args and frame is not None and _is_gradient(args[0], frame):
@@ -43,13 +42,10 @@ class GradientBounds(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def start(self) -> None:
-        self._is_on = True
         push_mode(self)
 
     def stop(self) -> None:
-        if self._is_on:
-            self._is_on = False
-            remove_mode(self)
+        remove_mode(self)
 
 
 def _has_bound(bounds: Sequence[Any]) -> bool:
@@ -69,6 +65,6 @@ def _is_gradient(tensor: Any, frame: FrameType) -> bool:
 def has_own_function(roots: Sequence[torch.Tensor]) -> bool:
     """Return True if a graph has a Function of the program."""
     return any(
-        not str(getattr(getattr(type(node), "_forward_cls", None), "__module__", "torch.")).startswith("torch.")
+        (function := getattr(node, "_forward_cls", None)) is not None and not function.__module__.startswith("torch.")
         for node in iter_nodes(roots, FAR)
     )

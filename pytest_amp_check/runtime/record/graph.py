@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .deferred_values import DeferredNumber
@@ -38,9 +39,14 @@ def dense_values(grad: torch.Tensor) -> torch.Tensor:
     return grad._values() if grad.is_sparse else grad
 
 
+def has_values(tensor: torch.Tensor) -> bool:
+    """Return False for a tensor on the meta device, and for a fake tensor of a compiler."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
 def has_nonzero(grad: torch.Tensor | None) -> bool:
-    """Return True if a gradient has a non-zero value. A gradient on the meta device, without values, counts as such."""
-    return grad is not None and (grad.is_meta or bool(dense_values(grad).any()))
+    """Return True if a gradient has a non-zero value. A gradient without values counts as such."""
+    return grad is not None and (not has_values(grad) or bool(dense_values(grad).any()))
 
 
 def storage_pointer(tensor: torch.Tensor) -> int:

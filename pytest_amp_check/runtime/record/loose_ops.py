@@ -46,8 +46,8 @@ class LooseOps(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        reads = name == "__get__" and getattr(func.__self__, "__name__", "") not in VIEWS
+        name = getattr(func, "__name__", None)
+        reads = name == "__get__" and getattr(func.__self__, "__name__", None) not in VIEWS
         if reads or name == "__set__" or not self.may_report():
             return self._call_op(func, args, kwargs)
         call = self._on_op(func, args, kwargs, user_frame(sys._getframe(1)))

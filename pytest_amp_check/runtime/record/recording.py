@@ -132,12 +132,9 @@ class Recording:
 
     def update_watching(self) -> None:
         """Watch in-place changes inside of regions, and while gradients are scaled or unscaled."""
-        watches = bool(self.regions)
-        if not watches:
-            for tracked in self.registry.optimizers.values():
-                if tracked.is_scaled or tracked.is_unscaled:
-                    watches = True
-                    break
+        watches = bool(self.regions) or any(
+            tracked.is_scaled or tracked.is_unscaled for tracked in self.registry.optimizers.values()
+        )
         if watches != self.watches_tensors:
             self.watches_tensors = watches
             active.set_watching(self, should_watch=watches)

@@ -18,9 +18,6 @@ from .tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 if TYPE_CHECKING:
     import torch
 
-#: Largest number of parameter sets whose owners are cached.
-CLIPPED_KEPT = 64
-
 
 class Registry:
     """The tracked optimizers and scalers. An unseen object is tracked from the first request on."""
@@ -38,8 +35,6 @@ class Registry:
         #: (id, tracked object) of freed objects that are not forgotten yet; and tracked objects for reuse by role.
         self.dead_objects: deque[tuple[int, TrackedObject]] = deque()
         self._spare_objects: dict[str, list[TrackedObject]] = {"optimizer": [], "scaler": []}
-        #: Cache: ids of parameters, all owned by optimizers, to the keys of these optimizers.
-        self._owners_cache: dict[frozenset[int], frozenset[int]] = {}
 
     def track_optimizer(self, optimizer: Any) -> TrackedOptimizer:
         tracked = self.optimizers.get(id(optimizer))
@@ -87,7 +82,6 @@ class Registry:
                     _shares_of(self._program.objects[other]).add(key)
             if key not in others:
                 self.owner_keys[id(p)] = (*others, key)
-        self._owners_cache.clear()
 
     def track_scaler(self, scaler: Any) -> TrackedScaler:
         tracked = self.scalers.get(id(scaler))
@@ -106,11 +100,7 @@ class Registry:
 
         Only the gradient marks are updated afterwards.
         """
-        unchanged = [
-            each
-            for each in self.optimizers.values()
-            if each.gradient_marks and each.gradient_marks == each.sentinel_marks()
-        ]
+        unchanged = [each for each in self.optimizers.values() if each.gradient_marks == each.sentinel_marks()]
         yield
         for tracked in unchanged:
             tracked.gradient_marks = tracked.sentinel_marks()
@@ -143,16 +133,8 @@ class Registry:
 
     def owners_of(self, params: Sequence[torch.Tensor]) -> tuple[set[int], frozenset[int]]:
         """Return the keys of the optimizers that own parameters, and ids of unowned parameters with a gradient."""
-        ids = frozenset(map(id, params))
-        cached = self._owners_cache.get(ids)
-        if cached is not None:
-            return set(cached), frozenset()
         holders = self.owner_keys
-        owners = {key for identity in ids for key in holders.get(identity, ())}
-        if ids <= holders.keys():
-            if len(self._owners_cache) >= CLIPPED_KEPT:
-                self._owners_cache.clear()
-            self._owners_cache[ids] = frozenset(owners)
+        owners = {key for p in params for key in holders.get(id(p), ())}
         return owners, frozenset([id(p) for p in params if id(p) not in holders and p.grad is not None])
 
     def find_sharing(self, tracked: TrackedOptimizer) -> list[TrackedOptimizer]:
@@ -197,7 +179,6 @@ class Registry:
                 self.owner_keys[id(p)] = other_keys
             else:
                 self.owner_keys.pop(id(p), None)
-        self._owners_cache.clear()
         for other in _shares_of(tracked.tracked_object):
             _shares_of(self._program.objects[other]).discard(key)
         self._run_checker.forget_optimizer(key)

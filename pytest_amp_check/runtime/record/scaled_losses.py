@@ -94,8 +94,6 @@ class ScaledLosses:
 
         Terms without a common optimizer may have different scales.
         """
-        if len(roots) == 1 and roots[0].grad_fn is not None and self._mark_of(roots[0].grad_fn) is not None:
-            return False
         unscaled_owners: set[int] = set()
         nodes_by_scaler: dict[int, list[Any]] = {}
 

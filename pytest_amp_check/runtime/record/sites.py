@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 
 import torch
@@ -162,29 +162,20 @@ class SiteFinder:
         inner = _inner_paths
         # The three innermost frames are always ours: the listener, its guard, and the function that a patch or hook
         # calls.
-        innermost = sys._getframe(3)
-        frame: FrameType | None = innermost
+        frame: FrameType | None = sys._getframe(3)
         outermost = self._outermost_code
         key: list[int] = []
+        codes: list[CodeType] = []
         while frame is not None:
             code = frame.f_code
             if not inner[code.co_filename]:
                 key += (id(code), frame.f_lasti)
+                codes.append(code)
             if code is outermost:
                 break
             frame = frame.f_back
         # The chain is cut at the end, because this code runs at every event and most chains are shorter than DEPTH.
-        site = self._sites_by_calls.get(tuple(key[: 2 * DEPTH]))
-        return site if site is not None else self.site_of_calls(list(self._iter_calls(innermost)))
-
-    def _iter_calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
-        """Yield the visible calls that lead to a frame, innermost first, without code of torch and this package."""
-        while frame is not None:
-            if not is_inner(frame.f_code.co_filename):
-                yield frame.f_code, frame.f_lasti
-            if frame.f_code is self._outermost_code:
-                return
-            frame = frame.f_back
+        return self._find_site(key[: 2 * DEPTH], codes)
 
     def site_of_calls(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
         """Return the location of a call chain: (code object, instruction offset) pairs, innermost first."""
@@ -195,6 +186,10 @@ class SiteFinder:
             codes.append(code)
             if code is self._outermost_code:
                 break
+        return self._find_site(key, codes)
+
+    def _find_site(self, key: list[int], codes: list[CodeType]) -> Site:
+        """Return the location of a call chain: ids of code objects with offsets, and the code objects."""
         site = self._sites_by_calls.get(tuple(key))
         return site if site is not None else self._make_site(key, codes)
 

@@ -164,17 +164,17 @@ def loop_around(site: Site) -> str:
     for frame in reversed(site.list_frames()):
         loops = [node for node in _enclosing_statements(frame) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
         if loops:
-            head, _, _ = ast.unparse(loops[-1]).partition("\n")
-            return _without_brackets(head.removesuffix(":"), loops[-1])
+            return _head_of_loop(loops[-1])
     return ""
 
 
-def _without_brackets(head: str, loop: ast.For | ast.AsyncFor | ast.While) -> str:
-    """Return the head of a loop without the parentheses that Python 3.10 writes around several targets."""
-    if isinstance(loop, ast.While) or not isinstance(loop.target, ast.Tuple):
-        return head
+def _head_of_loop(loop: ast.For | ast.AsyncFor | ast.While) -> str:
+    if isinstance(loop, ast.While):
+        return f"while {ast.unparse(loop.test)}"
     targets = ast.unparse(loop.target)
-    return head.replace(f"for {targets} in ", f"for {targets[1:-1]} in ", 1)
+    if isinstance(loop.target, ast.Tuple):
+        targets = targets[1:-1]
+    return f"{'async ' if isinstance(loop, ast.AsyncFor) else ''}for {targets} in {ast.unparse(loop.iter)}"
 
 
 def has_constant_argument(site: Site, keyword: str) -> bool:

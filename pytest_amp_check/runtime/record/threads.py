@@ -58,11 +58,12 @@ class ThreadWatch:
 
     def _check_module(self, module: torch.nn.Module) -> None:
         """Record that a module runs in the thread."""
-        if isinstance(module, _CAST) and module.weight.dtype == torch.float32:
-            if torch.is_autocast_enabled(self.device):
-                self.ran_with_autocast = True
-            else:
-                self.ran_without_autocast = True
+        if (
+            isinstance(module, _CAST)
+            and module.weight.dtype == torch.float32
+            and not torch.is_autocast_enabled(self.device)
+        ):
+            self.ran_without_autocast = True
 
 
 class _ThreadState(threading.local):

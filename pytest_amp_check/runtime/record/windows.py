@@ -100,6 +100,13 @@ class Windows:
         is_early = False
         if len(self._first_sizes) < FIRST:
             self._first_sizes.append(passes if is_conclusive and not lost_count else 0)
-            first, *others = self._first_sizes
-            is_early = self.is_complete and len(others) == FIRST - 1 and first == 1 < others[0] == others[-1]
+            is_early = self.is_complete and _is_first_early(self._first_sizes)
         return (clear_site if self._alike_count == ALIKE else None), is_early
+
+
+def _is_first_early(sizes: list[int]) -> bool:
+    """Return True if the first of the windows at the start held one micro-batch, and the next two more."""
+    match sizes:
+        case [1, second, third]:
+            return 1 < second == third
+    return False

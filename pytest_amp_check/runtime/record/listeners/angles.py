@@ -48,7 +48,7 @@ class AngleListener(Listener):
         cause, how = (site, "radians") if source is None else (source.site, source.how)
         call = SiteText(site) if source is None else source.text
         names = {"call": call, "dtype": LOW[angles.dtype], "largest": f"{largest:.4g}"}
-        self.recording.emit(e.LowPositions(cause, dtype=LOW[angles.dtype], guessed=False, how=how, names=names))
+        self.recording.emit(e.LowPositions(cause, dtype=LOW[angles.dtype], how=how, names=names))
 
     @listener_method
     def record_range(self, result: torch.Tensor, numbers: Sequence[object]) -> None:
@@ -56,12 +56,12 @@ class AngleListener(Listener):
         whole = [int(number) for number in numbers if isinstance(number, (int, float)) and number == int(number)]
         if self.recording.backward_depth or len(whole) != len(numbers) or not whole:
             return
-        start, end, step = (0, *whole, 1) if len(whole) == 1 else (*whole, 1)[:3]
+        *limits, step = whole if len(whole) == 3 else (*whole, 1)
         # From this number on only multiples of two exist.
-        if abs(step) == 1 and max(abs(start), abs(end)) - 1 > 2.0 / torch.finfo(result.dtype).eps:
+        if abs(step) == 1 and max(map(abs, limits)) - 1 > 2.0 / torch.finfo(result.dtype).eps:
             site = self.sites.current_site()
             names = {"call": SiteText(site)}
-            self.recording.emit(e.LowPositions(site, dtype=LOW[result.dtype], guessed=False, how="index", names=names))
+            self.recording.emit(e.LowPositions(site, dtype=LOW[result.dtype], how="index", names=names))
 
 
 def _locals_at(site: Site) -> Mapping[str, object]:

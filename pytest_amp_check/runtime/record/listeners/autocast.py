@@ -28,22 +28,22 @@ class AutocastListener(Listener):
         self._weights = weights
         self._threads = threads
         self._nonfinite = finite
-        #: Ids of the locations at which an autocast was constructed.
-        self._construction_site_ids: set[int] = set()
+        #: Id of a location at which an autocast was constructed, and the arguments.
+        self._constructions: set[tuple[object, ...]] = set()
         #: Ids of the locations at which a backward pass entered autocast with a dtype of its own.
         self._recomputation_site_ids: set[int] = set()
 
     @listener_method
     def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        entry = torch_api.SURFACE[name]
-        arguments_by_name = dict(zip(entry.parameters, args, strict=False))
-        arguments_by_name.update(kwargs)
         site = self.sites.current_site()
-        if id(site) in self._construction_site_ids:
+        entry = torch_api.SURFACE[name]
+        arguments = {
+            key: plain_argument(value) for key, value in (*zip(entry.parameters, args, strict=False), *kwargs.items())
+        }
+        if (construction := (id(site), *arguments.items())) in self._constructions:
             return
-        self._construction_site_ids.add(id(site))
+        self._constructions.add(construction)
         excess = max(0, len(args) - len(entry.parameters))
-        arguments = {key: plain_argument(value) for key, value in arguments_by_name.items()}
         names = {"call": SiteText(site)}
         self.recording.emit(e.AutocastNew(site, callable=name, arguments=arguments, excess=excess, names=names))
 
@@ -129,7 +129,6 @@ class AutocastListener(Listener):
         self._threads.report_threads()
         self.recording.emit(e.AutocastExit(self.regions.leave(dtype_of(region) if region._enabled else "")))
         if not self.regions:
-            self._threads.clear_watches()
             self._weights.clear_region()
             self.recording.update_watching()
 

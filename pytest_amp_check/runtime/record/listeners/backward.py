@@ -12,7 +12,7 @@ from ....protocol.events import Backward
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..gradient_bounds import has_own_function
-from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero
+from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero, has_values
 from ..reached_leaves import ReachedLeaves
 from ..recording import Recording
 from ..regions import in_float8
@@ -70,10 +70,10 @@ class BackwardListener(Listener):
             self._penalties.begin_backward(roots)
         leaf_ids = self._leaves_by_site.get(id(site))
         first = leaf_ids is None
-        if first and has_own_function(roots):
-            self._own_function_site_ids.add(id(site))
         if leaf_ids is None:
             leaf_ids = self._leaves_by_site[id(site)] = frozenset(find_leaf_ids(roots))
+            if has_own_function(roots):
+                self._own_function_site_ids.add(id(site))
         event = Backward(
             site,
             None if scaled_loss is None else scaled_loss.scaler.tracked_object.key,
@@ -98,8 +98,7 @@ class BackwardListener(Listener):
         self.regions.forget_entered()
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
-        # A tensor on the meta device has no value.
-        loss = detach_tensor(roots[0]) if roots and not roots[0].is_meta else None
+        loss = detach_tensor(roots[0]) if roots and has_values(roots[0]) else None
         # A scaled loss has the dtype of the scale, which may differ from the dtype of the loss.
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)
@@ -156,7 +155,7 @@ class BackwardListener(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.tracked_object.key in feeds and tracked.backward is not event:
                 self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
-        if mixed_keys and feeds - mixed_keys:
+        if feeds - mixed_keys:
             # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
             event.mixes = mixed_keys
         self._gradients.end_backward(feeds)
@@ -165,8 +164,7 @@ class BackwardListener(Listener):
         self._nonfinite.end_backward(running, optimizers)
         self._gradients.forget_storages()
         self.recording.update_watching()
-        if self.recording.collectors:
-            self._notify_collectors(running, optimizers)
+        self._notify_collectors(running, optimizers)
 
     def _has_reached(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
         """Return True if a pass has reached an optimizer without visible changes of gradients.

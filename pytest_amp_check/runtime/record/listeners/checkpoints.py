@@ -40,7 +40,6 @@ class CheckpointListener(Listener):
                 None,
                 tracked.tracked_object.key,
                 holds_scaler=id(state) in self._resumable_state_ids,
-                scope_scalers=(),
                 names=names,
             )
         )
@@ -79,9 +78,7 @@ class CheckpointListener(Listener):
                 state_site or site,
                 optimizers=tuple(_name_of(tracked, "the optimizer") for tracked in owners),
                 scalers=(True,) if contents.has_scaler_state or contents.scalers else (),
-                whole_scalers=(),
                 scope_scalers=self._live_scalers(owners),
-                open=False,
             )
         )
         if contents.scalers:
@@ -100,7 +97,7 @@ class CheckpointListener(Listener):
     def _record_whole_scalers(self, contents: CheckpointContents, site: Site) -> None:
         """Record scalers that are saved as objects instead of their state."""
         whole = tuple(_name_of(self.registry.track_scaler(scaler), "the scaler") for scaler in contents.scalers)
-        self.recording.emit(e.Save(site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False))
+        self.recording.emit(e.Save(site, whole_scalers=whole))
 
 
 def _name_of(tracked: TrackedOptimizer | TrackedScaler, default: str) -> str:

@@ -31,8 +31,9 @@ class ClippingListener(Listener):
     def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
         self._gradients = gradients
-        #: The latest norms of scaled gradients. A strong reference would keep the graph of a gradient alive.
-        self._norm_refs: deque[weakref.ref[torch.Tensor]] = deque(maxlen=MOST)
+        #: The latest norms of gradients, each with the optimizers of the gradient. A strong reference would keep the
+        #: graph of a gradient alive.
+        self._norms: deque[tuple[weakref.ref[torch.Tensor], tuple[int, ...]]] = deque(maxlen=MOST)
 
     @listener_method
     def record_clip(
@@ -91,15 +92,16 @@ class ClippingListener(Listener):
             names = {"call": SiteText(site)}
             self.recording.emit(e.GradRead(site, owners=tuple(sorted(owners)), names=names))
 
-    def note_norm(self, norm: Any, tensor: Any) -> None:
-        """Note a norm that the program has computed, if the norm is of a scaled gradient."""
-        if self.recording.watches_tensors and isinstance(tensor, torch.Tensor) and isinstance(norm, torch.Tensor):
+    def note_norm(self, norm: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Note a norm that the program has computed, if the norm is of a gradient."""
+        if self.recording.watches_tensors:
             self._note_norm_of_gradient(norm, tensor)
 
     @listener_method
     def _note_norm_of_gradient(self, norm: torch.Tensor, tensor: torch.Tensor) -> None:
-        if self._gradients.owners_of(tensor):
-            self._norm_refs.append(weakref.ref(norm))
+        owners = self._gradients.owners_of(tensor)
+        if owners:
+            self._norms.append((weakref.ref(norm), owners))
 
     @listener_method
     def record_size_read(self, tensor: torch.Tensor) -> None:
@@ -115,12 +117,11 @@ class ClippingListener(Listener):
         site = self.sites.current_site()
         if self.recording.query_source(site, uses_scale) or self.recording.query_source(site, reads_no_size):
             return
-        keys = self._gradients.owners_of(tensor)
-        are_all_scaled = all(tracked.is_scaled for tracked in optimizers)
-        is_computed = any(tensor is norm_ref() for norm_ref in self._norm_refs) or self.recording.query_source(
-            site, reads_gradient
+        keys = self._gradients.owners_of(tensor) or next(
+            (owners for norm_ref, owners in self._norms if norm_ref() is tensor), ()
         )
-        if not keys and are_all_scaled and is_computed:
+        are_all_scaled = all(tracked.is_scaled for tracked in optimizers)
+        if not keys and are_all_scaled and self.recording.query_source(site, reads_gradient):
             keys = tuple(tracked.tracked_object.key for tracked in optimizers)
         scaled_keys = tuple(tracked.tracked_object.key for tracked in optimizers if tracked.is_scaled)
         owners = tuple(key for key in keys if key in scaled_keys)

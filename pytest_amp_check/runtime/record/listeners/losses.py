@@ -96,7 +96,6 @@ class LossListener(Listener):
                 e.LowSum(
                     site,
                     dtype=LOW[tensor.dtype],
-                    guessed=False,
                     stands=is_still,
                     average=not is_still,
                     names=names,
@@ -113,7 +112,7 @@ class LossListener(Listener):
         ):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, Role.RECEIVER)}
-            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, names=names))
+            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], names=names))
 
     @listener_method
     def record_integers_added(self, tensor: torch.Tensor) -> None:
@@ -130,7 +129,7 @@ class LossListener(Listener):
     def _emit_count(self, tensor: torch.Tensor) -> None:
         site = self.sites.current_site()
         names = {"sum": SiteText(site, Role.RECEIVER)}
-        self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, count=True, names=names))
+        self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], count=True, names=names))
 
 
 def _read_lengths(lengths: Any) -> list[int]:

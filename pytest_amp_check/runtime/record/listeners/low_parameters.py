@@ -99,8 +99,7 @@ class LowPrecisionListener(Listener):
         An optimizer that draws random numbers in its step uses stochastic rounding.
         """
         self._report_returned(tracked)
-        is_open = not self._is_decided(tracked) and any(p.dtype in LOW for p in tracked.params)
-        self._states_before_step = _random_states() if is_open else []
+        self._states_before_step = [] if self._is_decided(tracked) else _random_states()
 
     def note_step(self, tracked: TrackedOptimizer, *, is_refused: bool = False) -> None:
         """Report, after a step, the casts and creations of the optimizer's low-precision parameters.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ....protocol import events as e
@@ -176,7 +177,6 @@ class NonFiniteListener(Listener):
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
         )
-        self._has_statistics = False
         self._reported_statistics: set[tuple[int, str]] = set()
         #: Pending checks on a device and skips of fused optimizers, oldest first; the check of the latest pass, or None
         #: if its loss is on the CPU; the loss of the running pass; and the weights before the latest steps.
@@ -217,9 +217,8 @@ class NonFiniteListener(Listener):
         if not torch.is_grad_enabled():
             # For example a frozen encoder. An evaluation has many of these calls and may keep all of their results.
             self._tape.drop_gradless_calls()
-        elif module not in self._statistics:
-            statistics = self._statistics[module] = list(_iter_statistics(module))
-            self._has_statistics |= bool(statistics)
+        elif module not in self._statistics and not any(map(is_lazy, module.buffers())):
+            self._statistics[module] = list(_iter_statistics(module))
         return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe()))
 
     @listener_method
@@ -290,7 +289,6 @@ class NonFiniteListener(Listener):
                 self._count_bad_loss(self.recording.steps.total)
             return None
         self._finish_checks(before_step=None)
-        self._finish_skips(before_step=None)
         self._tape.prune_calls()
         self._tape.pass_count += 1
         if value is None and _is_on_gpu(roots[0]):
@@ -392,7 +390,7 @@ class NonFiniteListener(Listener):
     def _bad_statistics(self) -> list[tuple[nn.Module, str]]:
         buffers = [
             (module, name)
-            for statistics in (self._statistics.values() if self._has_statistics else ())
+            for statistics in self._statistics.values()
             for reference, name in statistics
             if (module := reference()) is not None and module._buffers.get(name) is not None
         ]
@@ -412,7 +410,7 @@ class NonFiniteListener(Listener):
             # The weights kept for the previous step are replaced by the weights for this step.
             total = self.recording.steps.total
             self._finish_checks(before_step=total)
-            self._finish_skips(before_step=total)
+            self._finish_skips()
             if self._pending_checks:
                 self._previous_weights.save_weights(optimizer, total)
 
@@ -458,13 +456,10 @@ class NonFiniteListener(Listener):
             self._has_stepped = True
             self._report_pending()
 
-    def _finish_skips(self, before_step: int | None) -> None:
-        """Examine the skips that are known, and wait for the steps before ``before_step``."""
+    def _finish_skips(self) -> None:
+        """Wait for the steps that a device decides about, and examine those that were skipped."""
         while self._pending_skips and self._may_report:
-            skip = self._pending_skips[0]
-            if not skip.numbers.is_ready and (before_step is None or skip.check.step >= before_step):
-                return
-            del self._pending_skips[0]
+            skip = self._pending_skips.pop(0)
             found_inf, tracker = skip.numbers.wait_for_numbers()
             scaler, optimizer = skip.scaler_ref(), skip.optimizer_ref()
             if not found_inf or scaler is None or optimizer is None:
@@ -520,7 +515,6 @@ class NonFiniteListener(Listener):
                 self._report_pending()
         self._tape.clear()
         self.derivatives.clear()
-        self._statistics.clear()
         self._pending_checks.clear()
         self._pending_skips.clear()
         self._last_check = None
@@ -528,7 +522,7 @@ class NonFiniteListener(Listener):
 
     def _check_at_end(self) -> None:
         self._finish_checks(before_step=self.recording.steps.total + 1)
-        self._finish_skips(before_step=self.recording.steps.total + 1)
+        self._finish_skips()
         if not self._may_report:
             return
         optimizers = [
@@ -597,13 +591,8 @@ class NonFiniteListener(Listener):
                 return False
         site = self._construction_site(optimizers) if cause.label in _OF_OPTIMIZER else None
         site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
-        if site is None:
-            site = next(
-                (self.sites.site_of_calls(call.positions) for call in self._tape.calls.values() if call.positions),
-                None,
-            )
-        if site is None:
-            site = Site("<unknown>", 1)
+        known_positions = (call.positions for call in self._tape.calls.values() if call.positions)
+        site = site or next(map(locate, known_positions), None) or Site("<unknown>", 1)
         statistics = _describe_statistics(buffers) if is_scaled else ""
         event = e.NotFinite(site, how=cause.label, buffers=statistics, trace=cause.trace, names=dict(cause.names))
         self._withdraw_input(cause.site)
@@ -753,9 +742,7 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
     with _without_dispatch_modes():
         if all(tensor.layout is torch.strided for tensor in floating):
             norms = torch._foreach_norm([tensor.detach() if tensor.requires_grad else tensor for tensor in floating])
-            if len({norm.dtype for norm in norms}) > 1:
-                norms = tuple(norm.float() for norm in norms)
-            if math.isfinite(float(torch.stack(norms).sum(dtype=torch.float32))):
+            if math.isfinite(float(torch.stack([norm.float() for norm in norms]).sum())):
                 return False
         # The norm may overflow although all numbers are finite, so the elements are checked, too.
         return not all(_is_finite(tensor) for tensor in floating)

@@ -6,8 +6,6 @@ import inspect
 from types import CodeType
 from typing import Any
 
-import torch
-
 from ....protocol import events as e
 from ....protocol.sites import Site
 from ..deferred_values import ONE, FoundInf
@@ -69,8 +67,6 @@ class OptimizerListener(Listener):
 
     @listener_method
     def record_construction(self, optimizer: Any) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return
         tracked = self.registry.track_optimizer(optimizer)
         tracked.tracked_object.attributes.constructed = tracked.windows.is_complete = True
         tracked.construction_site = _leave_constructors(self.sites.current_site(), type(optimizer))
@@ -115,7 +111,7 @@ class OptimizerListener(Listener):
 
         Such a hook clears the gradients that would show that the pass reached the optimizer.
         """
-        if self.recording.backward_depth and self.recording.run_checker.pending_events:
+        if self.recording.backward_depth:
             running = next(
                 (x for x in reversed(self.recording.run_checker.pending_events) if isinstance(x, e.Backward)), None
             )

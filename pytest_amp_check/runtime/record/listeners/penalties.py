@@ -63,8 +63,8 @@ class PenaltyListener(Listener):
         self._suspects: list[Penalty] = []
 
     @listener_method
-    def record_differentiation(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
-        if not create_graph or self.recording.backward_depth:
+    def record_differentiation(self, outputs: Any, grads: Any) -> None:
+        if self.recording.backward_depth:
             return
         scaled_loss = self._scaled_losses.find_below(find_tensors(outputs))
         if scaled_loss is None:

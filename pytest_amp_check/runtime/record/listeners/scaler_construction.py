@@ -93,7 +93,7 @@ class ScalerConstructionListener(Listener):
     def _make_use_event(self, *, disabled_itself: bool) -> e.ScalerNew:
         site = self.sites.current_site()
         names = {"call": SiteText(site), "scaler": SiteText(site, Role.RECEIVER)}
-        return e.ScalerNew(site, None, callable="", arguments={}, disabled_itself=disabled_itself, names=names)
+        return e.ScalerNew(site, None, disabled_itself=disabled_itself, names=names)
 
     def report_float16(self) -> None:
         """Report, once, that float16 gradients are computed under a scaler that the program has disabled.

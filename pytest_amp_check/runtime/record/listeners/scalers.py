@@ -102,7 +102,7 @@ class ScalerListener(Listener):
         if tracked.load_event is not None:
             tracked.load_event.scope_scalers = (tracked_scaler.name,)
             tracked.load_event = None
-        closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
+        has_named_closure = callable(kwargs.get("closure"))
         self._weights.low_precision.prepare_step(tracked)
         self._recomputation.report_cuts(tracked)
         if tracked.is_unscaled and tracked.edit_site is not None:
@@ -112,8 +112,8 @@ class ScalerListener(Listener):
                 site,
                 tracked_scaler.tracked_object.key,
                 tracked.tracked_object.key,
-                closure=closure,
-                has_named_closure=closure and "closure" in kwargs,
+                closure=has_named_closure or any(map(callable, args)),
+                has_named_closure=has_named_closure,
                 unscales=_leaves_unscaled(optimizer),
                 unsynchronised=unsynchronized_reason(scaler, optimizer, tracked.params),
                 names=names,

@@ -65,11 +65,6 @@ class SizeListener(Listener):
         self.recording.run_checker.add_event(e.OddSize(site, how="weight", names=names))
 
 
-def has_odd_size(param: torch.Tensor) -> bool:
-    """Return True if the sizes of a weight make its creation worth a record."""
-    return param.dim() > 1 and bool(sizes.find_odd_sides(param.shape[:2]))
-
-
 def _product_weights(product: Any) -> Iterator[torch.Tensor]:
     """Yield the matrices that a product takes from parameters."""
     for input_edge in product.next_functions:

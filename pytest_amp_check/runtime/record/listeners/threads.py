@@ -35,7 +35,7 @@ class ThreadListener(Listener):
                 self.recording.emit(e.Thread(watch.site, how="thread", names={"call": SiteText(watch.site)}))
 
     def clear_watches(self) -> None:
-        """End all watches, when no region is open any more or the recording ends."""
+        """End all watches, when the recording ends."""
         for watch in self._watches:
             watch.stop()
         self._watches.clear()

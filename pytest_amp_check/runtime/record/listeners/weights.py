@@ -126,7 +126,6 @@ class WeightListener(Listener):
         self._written_ids.clear()
         self._cast_detached.clear()
         self._called_modules.clear()
-        self._weights_by_storage = None
 
     def _hook_forward(self, module: torch.nn.Module, args: Any) -> None:
         if active.is_active(self.recording):

@@ -56,6 +56,8 @@ class ClearingListener(Listener):
                 other.gradient_marks = []
                 if {id(p) for p in other.params} <= {id(p) for p in tracked.params}:
                     keys.add(other.tracked_object.key)
+                    # Its window has lost micro-batches as well, and which optimizer is to step them is unknown.
+                    other.windows.record_clear(site, is_discarded=True)
             tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
             tracked.backwards_since = 0
             tracked.losses.clear()

@@ -35,26 +35,11 @@ def _notify_construction(name: str, cls: type) -> Before:
     def notify_construction(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
         # A subclass calls the constructor of its base, so only the outer constructor is the user's call.
         if type(region) is cls:
-            if not _is_plain(args, kwargs):
-                recorder.autocast.record_construction(name, args, kwargs)
+            recorder.autocast.record_construction(name, args, kwargs)
             if kwargs.get("enabled", args[position] if len(args) > position else True) is False:
                 recorder.autocast.record_disabled()
 
     return notify_construction
-
-
-def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True for the usual construction of autocast: a device and a low-precision dtype, nothing to check."""
-    device = args[0] if args else kwargs.get("device_type")
-    dtype = kwargs.get("dtype", torch.float16)
-    return (
-        len(args) < 2
-        and device in ("cuda", "cpu")
-        and (dtype is torch.float16 or dtype is torch.bfloat16)
-        and type(kwargs.get("enabled", True)) is bool
-        and type(kwargs.get("cache_enabled", True)) is bool
-        and kwargs.keys() <= {"device_type", "dtype", "enabled", "cache_enabled"}
-    )
 
 
 def _wrap_enter(original: Any) -> Any:
@@ -62,14 +47,13 @@ def _wrap_enter(original: Any) -> Any:
 
     def enter_region(region: Any) -> Any:
         result = original(region)
-        if torch.compiler.is_compiling():
-            # Dynamo enters the region while it traces, and nothing runs inside.
-            return result
-        recorders: tuple[Recorder, ...] = THREAD.active_recorders
-        for recorder in recorders:
-            recorder.autocast.record_enter(region)
-            recorder.overflows.start(region)
-        note_autocast()
+        # Dynamo enters the region while it traces, and nothing runs inside.
+        if not torch.compiler.is_compiling():
+            recorders: tuple[Recorder, ...] = THREAD.active_recorders
+            for recorder in recorders:
+                recorder.autocast.record_enter(region)
+                recorder.overflows.start(region)
+            note_autocast()
         return result
 
     return enter_region

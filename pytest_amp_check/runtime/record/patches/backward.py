@@ -51,7 +51,7 @@ def _wrap_run_backward(original: Any) -> Any:
             result = original(t_outputs, *args, **kwargs)
             create_graph = len(args) > 2 and bool(args[2])
             for recorder in recorders:
-                recorder.penalties.record_differentiation(t_outputs, result, create_graph=create_graph)
+                recorder.penalties.record_differentiation(t_outputs, result)
                 recorder.derivatives.record_differentiation(t_outputs, result, create_graph=create_graph)
             return result
         for recorder in recorders:

@@ -43,8 +43,11 @@ def _notify_grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         _notify_clip(recorder, outer or frame)
 
 
-def _notify_own_norm(recorder: Recorder, norm: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> None:
-    recorder.clipping_listener.note_norm(norm, tensor)
+def _notify_own_norm(recorder: Recorder, norm: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    # The functions have different names for the tensor.
+    tensor = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+    if tensor is not None:
+        recorder.clipping_listener.note_norm(norm, tensor)
 
 
 def _notify_multiplication(recorder: Recorder, *args: Any, **kwargs: Any) -> None:

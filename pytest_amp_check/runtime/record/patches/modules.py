@@ -9,7 +9,6 @@ from torch.compiler import is_compiling
 from torch.nn import init
 
 from ..active import THREAD
-from ..listeners.sizes import has_odd_size
 from ..regions import LOW
 from .table import After, Patch
 
@@ -67,8 +66,9 @@ def _call_outermost(original: Any, module: torch.nn.Module, args: tuple[Any, ...
         result = original(module, *args, **kwargs)
     finally:
         THREAD.in_module = False
+        for recorder in recorders:
+            recorder.weights.note_call_end(module)
     for recorder, call in zip(recorders, calls, strict=True):
-        recorder.weights.note_call_end(module)
         recorder.nonfinite.record_module_end(call, result)
     return result
 
@@ -87,7 +87,7 @@ def _notify_load(
 def _notify_parameter(recorder: Recorder, result: object, module: Any, name: str, param: Any) -> None:
     if param is not None and param.dtype in LOW:
         recorder.weights.low_precision.record_parameter(module, param)
-    if name == "weight" and param is not None and has_odd_size(param):
+    if name == "weight" and param is not None:
         recorder.sizes.record_weight(module, param)
 
 

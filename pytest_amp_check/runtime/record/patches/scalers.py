@@ -102,10 +102,10 @@ def _warning_at(frame: FrameType) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    # Leaving catch_warnings has made Python forget which warnings were shown, so no registry of them is of use.
     for each in caught:
         name = frame.f_globals.get("__name__")
-        warnings.warn_explicit(each.message, each.category, frame.f_code.co_filename, frame.f_lineno, name, registry)
+        warnings.warn_explicit(each.message, each.category, frame.f_code.co_filename, frame.f_lineno, name)
 
 
 def _notify_before_scale(recorder: Recorder, scaler: Any, outputs: Any) -> None:

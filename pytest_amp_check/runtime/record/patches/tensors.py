@@ -52,13 +52,18 @@ def patches() -> list[Patch]:
 
 
 def _notify_change(
-    tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any], others: Sequence[Any] = ()
+    tensor: Any, effect: str, args: Sequence[Any], kwargs: dict[str, Any], others: Sequence[Any] = ()
 ) -> None:
     """Report a tensor that a patched function is about to change in place, possibly together with others."""
-    if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch(3):
+    if (
+        isinstance(tensor, torch.Tensor)
+        and is_watching()
+        and not torch.compiler.is_compiling()
+        and not is_called_by_torch(3)
+    ):
         if kwargs.get("rounding_mode"):
             effect = "edit"
-        operands = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
+        operands = [*args, *(kwargs[name] for name in ("value", "other", "scalar") if name in kwargs)]
         # The copied tensor is the first operand, and a fill value is the last operand.
         operand = operands[0 if effect == "replace" else -1] if operands else None
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
@@ -127,7 +132,9 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     def wrap_change(original: Any) -> Any:
         def patched_change(*args: Any, **kwargs: Any) -> Any:
             if watching:
-                _notify_change(args[0], effect, args[1:], kwargs)
+                # Functions of torch take the tensor by its name, too.
+                tensor, *operands = args or (kwargs.get("input"),)
+                _notify_change(tensor, effect, operands, kwargs)
             return original(*args, **kwargs)
 
         return patched_change
@@ -219,7 +226,7 @@ def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _recorders_of_sums() -> tuple[Recorder, ...]:
     """Return the recorders that check a sum in low precision, whose patch calls this function."""
-    if not THREAD.active_recorders or torch.compiler.is_compiling() or is_called_by_torch(3):
+    if torch.compiler.is_compiling() or is_called_by_torch(3):
         return ()
     return THREAD.active_recorders
 
@@ -228,12 +235,17 @@ def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
     """Return a wrapper of a foreach function. Gradients are reported by the first tensor, for all tensors."""
 
     def wrap_foreach(original: Any) -> Any:
-        def patched_change(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            for tensor in tensors[:1] if watching else ():
-                # The source of a copy is a list, too.
-                operands = (next(iter(args[0]), None),) if effect == "replace" and args else args
-                _notify_change(tensor, effect, operands, kwargs, tensors[1:])
-            return original(tensors, *args, **kwargs)
+        def patched_change(*args: Any, **kwargs: Any) -> Any:
+            if watching:
+                tensors, *operands = args or (kwargs.get("self"),)
+                # torch refuses other values.
+                if tensors and isinstance(tensors, (list, tuple)):
+                    if effect == "replace":
+                        # The source of a copy is a list, too.
+                        source = operands[0] if operands else kwargs.get("src")
+                        operands = list(source[:1]) if isinstance(source, (list, tuple)) else []
+                    _notify_change(tensors[0], effect, operands, kwargs, tensors[1:])
+            return original(*args, **kwargs)
 
         return patched_change
 

@@ -39,14 +39,11 @@ def _notify_trace_failure(recorder: Recorder, error: BaseException, *args: Any, 
 
 def _make_watches(frame: FrameType | None) -> list[ThreadWatch]:
     """Return watches for a thread that receives work from a user's frame, directly or through a pool."""
-    recorders: list[Recorder] = [recorder for recorder in THREAD.active_recorders if recorder.in_region]
-    if not recorders:
-        return []
     while frame is not None and frame.f_code.co_filename.startswith(_POOLS):
         frame = frame.f_back
-    if frame is None or is_inner(frame.f_code.co_filename):
-        return []
-    watches = [recorder.threads.record_work() for recorder in recorders]
+    is_own = frame is not None and not is_inner(frame.f_code.co_filename)
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders if is_own else ()
+    watches = [recorder.threads.record_work() for recorder in recorders if recorder.in_region]
     return [watch for watch in watches if watch is not None]
 
 
