@@ -75,7 +75,11 @@ def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, n
 
 
 def _recognize_optimizer(interp: Interpreter, role: str, value: UnknownValue, text: str, node: ast.AST) -> Value:
-    return ObjectRef(_track_used_optimizer(interp, value, text, node), recognized_from=value)
+    used = _track_used_optimizer(interp, value, text, node)
+    if used.role == "module":
+        # Another file only clears the value, as modules and optimizers can both be cleared.
+        used = interp.tracked_object(("used as optimizer", value.key), "optimizer", text, interp.site_of(node))
+    return ObjectRef(used, recognized_from=value)
 
 
 def act_on_optimizers(

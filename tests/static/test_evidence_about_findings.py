@@ -1,0 +1,222 @@
+"""Evidence about findings: code of other files that is no part of a mistake leaves the finding in place.
+
+Each mistake stays beside code that makes nothing right. Its twin is right, because the other file supplies what is
+missing, and stays silent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import found, marks, write
+
+#: Mistakes beside other files. Marks name the expected findings.
+MISTAKES = {
+    "a base class only clears the optimizer that a subclass steps": """
+        === engine/base.py
+        import torch
+
+        class Brain:
+            def __init__(self, modules, make):
+                self.modules, self.make = modules, make
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def prepare(self):
+                self.optimizer = self.make(self.modules.parameters())
+
+            def clear(self):
+                self.optimizer.zero_grad()
+
+            def fit(self, batches):
+                self.prepare()
+                self.clear()
+                for batch in batches:
+                    self.fit_batch(batch)
+
+        === recipe.py
+        import torch
+        from engine.base import Brain
+
+        class Separation(Brain):
+            def fit_batch(self, batch):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.modules(batch).mean()
+                self.scaler.scale(loss).backward()
+                self.optimizer.step()  # AMP204
+                self.scaler.update()
+                self.optimizer.zero_grad()
+
+        def main(net, settings, batches):
+            Separation(net, settings["optimizer"]).fit(batches)
+
+        main(load_net(), load_settings(), load_batches())
+        """,
+    "a base class clears under a name that modules have, too": """
+        === base.py
+        class Learner:
+            def setup(self, factory, net, scaler):
+                self.net, self.scaler = net, scaler
+                self.updater = factory(net.parameters())
+
+            def reset(self):
+                self.updater.zero_grad(set_to_none=True)
+
+            def run(self, loader):
+                self.reset()
+                for images in loader:
+                    self.learn(images)
+
+        === learner.py
+        import torch
+        from base import Learner
+
+        class Half(Learner):
+            def learn(self, images):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.net(images).sum()
+                self.scaler.scale(loss).backward()
+                self.updater.step()  # AMP204
+                self.updater.zero_grad()
+
+        def main(factory, net, loader):
+            half = Half()
+            half.setup(factory, net, torch.amp.GradScaler("cuda"))
+            half.run(loader)
+
+        if __name__ == "__main__":
+            main(read_factory(), read_net(), read_loader())
+        """,
+    "a helper clears the optimizer that its caller steps": """
+        === clearing.py
+        def clear_all(job, log):
+            job.updater.zero_grad()
+            log("cleared")
+
+        === train.py
+        import torch
+        from clearing import clear_all
+
+        def train(job, batches, log):
+            scaler = torch.amp.GradScaler("cuda")
+            clear_all(job, log)
+            for batch in batches:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = job.net(batch).sum()
+                scaler.scale(loss).backward()
+                job.updater.step()  # AMP204
+                job.updater.zero_grad()
+        """,
+}
+
+#: Right programs, each the twin of a mistake.
+RIGHT = {
+    "the optimizer that a base class clears is stepped through the scaler": """
+        === engine/base.py
+        import torch
+
+        class Brain:
+            def __init__(self, modules, make):
+                self.modules, self.make = modules, make
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def prepare(self):
+                self.optimizer = self.make(self.modules.parameters())
+
+            def clear(self):
+                self.optimizer.zero_grad()
+
+            def fit(self, batches):
+                self.prepare()
+                for batch in batches:
+                    self.clear()
+                    self.fit_batch(batch)
+
+        === recipe.py
+        import torch
+        from engine.base import Brain
+
+        class Separation(Brain):
+            def fit_batch(self, batch):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.modules(batch).mean()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+        def main(net, settings, batches):
+            Separation(net, settings["optimizer"]).fit(batches)
+
+        main(load_net(), load_settings(), load_batches())
+        """,
+    "a base class clears a module before each step of a subclass": """
+        === base.py
+        class Learner:
+            def setup(self, factory, net, scaler):
+                self.net, self.scaler = net, scaler
+                self.updater = factory(net.parameters())
+
+            def reset(self):
+                self.net.zero_grad(set_to_none=True)
+
+            def run(self, loader):
+                for images in loader:
+                    self.reset()
+                    self.learn(images)
+
+        === learner.py
+        import torch
+        from base import Learner
+
+        class Half(Learner):
+            def learn(self, images):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.net(images).sum()
+                self.scaler.scale(loss).backward()
+                self.scaler.unscale_(self.updater)
+                torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+                self.scaler.step(self.updater)
+                self.scaler.update()
+
+        def main(factory, net, loader):
+            half = Half()
+            half.setup(factory, net, torch.amp.GradScaler("cuda"))
+            half.run(loader)
+
+        if __name__ == "__main__":
+            main(read_factory(), read_net(), read_loader())
+        """,
+    "a helper clears what its caller steps through the scaler": """
+        === clearing.py
+        def clear_all(job, log):
+            job.updater.zero_grad()
+            log("cleared")
+
+        === train.py
+        import torch
+        from clearing import clear_all
+
+        def train(job, batches, log):
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in batches:
+                clear_all(job, log)
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = job.net(batch).sum()
+                scaler.scale(loss).backward()
+                scaler.step(job.updater)
+                scaler.update()
+        """,
+}
+
+
+@pytest.mark.parametrize("tree", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_stays_beside_code_that_makes_nothing_right(tree: str, tmp_path: Path) -> None:
+    write(tmp_path, tree)
+    assert marks(tmp_path)
+    assert marks(tmp_path) <= found(tmp_path)
+
+
+@pytest.mark.parametrize("tree", RIGHT.values(), ids=RIGHT)
+def test_a_right_program_of_several_files_is_silent(tree: str, tmp_path: Path) -> None:
+    write(tmp_path, tree)
+    assert found(tmp_path) == set()
