@@ -107,6 +107,78 @@ MISTAKES = {
                 job.updater.step()  # AMP204
                 job.updater.zero_grad()
         """,
+    "a benchmark of other models patches torch for its own loop": """
+        === kit/__init__.py
+        from . import models
+        from .wrapper import Runner
+
+        === kit/models.py
+        import torch
+
+        def small():
+            return torch.nn.Linear(4, 4)
+
+        === kit/wrapper.py
+        import torch
+
+        class Runner:
+            def __init__(self, model, optimizer, criterion):
+                self.model, self.optimizer, self.criterion = model, optimizer, criterion
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def make_step(self, images, target):
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.model(images), target)
+                self.scaler.scale(loss).backward()  # AMP110
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+        === benchmarks/memory.py
+        import torch
+        from apex import amp
+        import kit
+
+        def measure(images, use_apex):
+            model = kit.models.small()
+            if use_apex:
+                model = amp.initialize(model, verbosity=0, opt_level="O1")
+            for _ in range(5):
+                loss = model(images).sum()
+                loss.backward()
+        """,
+    "a script with a loop of its own sets the dtype of all its tensors": """
+        === pack/__init__.py
+        from . import engine, nets
+
+        === pack/nets.py
+        import torch
+
+        class Tiny(torch.nn.Linear):
+            pass
+
+        === pack/engine.py
+        import torch
+
+        def one_epoch(net, opt, batches):
+            scaling = torch.amp.GradScaler("cuda")
+            for batch in batches:
+                opt.zero_grad()
+                loss = net(batch).square().mean()
+                scaling.scale(loss).backward()  # AMP110
+                scaling.step(opt)
+                scaling.update()
+
+        === probe.py
+        import torch
+        import pack
+
+        torch.set_default_dtype(torch.float16)
+
+        def probe(batch):
+            net = pack.nets.Tiny(4, 4)
+            net(batch).sum().backward()
+            return net.weight.grad
+        """,
 }
 
 #: Right programs, each the twin of a mistake.
@@ -205,6 +277,70 @@ RIGHT = {
                 scaler.scale(loss).backward()
                 scaler.step(job.updater)
                 scaler.update()
+        """,
+    "a script patches torch and runs a training of a package": """
+        === kit/__init__.py
+        from . import models
+        from .wrapper import Runner
+
+        === kit/models.py
+        import torch
+
+        def small():
+            return torch.nn.Linear(4, 4)
+
+        === kit/wrapper.py
+        import torch
+
+        class Runner:
+            def __init__(self, model, optimizer, criterion):
+                self.model, self.optimizer, self.criterion = model, optimizer, criterion
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def make_step(self, images, target):
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.model(images), target)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+        === benchmarks/memory.py
+        import torch
+        from apex import amp
+        import kit
+
+        def measure(batches, optimizer, criterion):
+            model = amp.initialize(kit.models.small(), opt_level="O1")
+            runner = kit.Runner(model, optimizer, criterion)
+            for images, target in batches:
+                criterion(model(images), target).backward()
+                runner.make_step(images, target)
+        """,
+    "a script sets the dtype of all tensors and calls the loop of a package": """
+        === pack/__init__.py
+        from . import engine
+
+        === pack/engine.py
+        import torch
+
+        def one_epoch(net, opt, batches):
+            scaling = torch.amp.GradScaler("cuda")
+            for batch in batches:
+                opt.zero_grad()
+                loss = net(batch).square().mean()
+                scaling.scale(loss).backward()
+                scaling.step(opt)
+                scaling.update()
+
+        === main.py
+        import torch
+        from pack import engine
+
+        torch.set_default_dtype(torch.float16)
+
+        def main(net, opt, batches):
+            net(next(batches)).sum().backward()
+            engine.one_epoch(net, opt, batches)
         """,
 }
 

@@ -45,19 +45,32 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         others = below | above | _find_partners(project, absolute, others - below - above)
     # Related files first: they are more likely to have an entry.
     near = sorted(below | above)
+    own = [node.name.encode() for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
         if known.trains_itself and other not in below | above:
             continue  # another program: it passes its modules to nobody
         if known.is_everywhere and other not in below and _is_rejected(other, project.largest):
             continue  # nothing runs a file with a syntax error; an import is mended before this file runs
+        covers_all = known.is_everywhere and (
+            other in below or (other in above and not (known.runs_backward and _names_none(project, other, own)))
+        )
         found = AutocastEntries(
             found.names | known.names if other in below else found.names,
             found.modules | known.modules,
             found.called_in_regions | known.called_in_regions if other in above else found.called_in_regions,
-            found.is_everywhere or (known.is_everywhere and other in below | above),
+            found.is_everywhere or covers_all,
         )
         yield found
+
+
+def _names_none(project: Project, path: str, names: list[bytes]) -> bool:
+    """Return True if a file contains none of the names.
+
+    A script with its own loop imports the file then only as a part of a package, and its region covers other code.
+    """
+    data = source_files.load_or_nothing(path, project.largest)
+    return not any(name in data for name in names)
 
 
 def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:

@@ -49,6 +49,7 @@ class AutocastEntries(NamedTuple):
     called_in_regions   names of calls inside regions; "x." for a call of an attribute of x
     is_everywhere       a region may cover all code
     trains_itself       the file defines modules and runs backward: it is a program of its own
+    runs_backward       the file runs backward
     """
 
     names: frozenset[str] = frozenset()
@@ -56,6 +57,7 @@ class AutocastEntries(NamedTuple):
     called_in_regions: frozenset[str] = frozenset()
     is_everywhere: bool = False
     trains_itself: bool = False
+    runs_backward: bool = False
 
 
 class RegionUser(NamedTuple):
@@ -190,14 +192,17 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         frozenset(called_in_regions),
         _enters_globally(tree, nodes),
         trains_own_modules(nodes),
+        _runs_backward(nodes),
     )
 
 
 def trains_own_modules(nodes: list[ast.AST]) -> bool:
     """Return True if a file defines modules and runs backward itself. ``nodes`` are all nodes of the file."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
-        isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
-    )
+    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and _runs_backward(nodes)
+
+
+def _runs_backward(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes)
 
 
 def _autocast_aliases(nodes: list[ast.AST]) -> set[str]:
