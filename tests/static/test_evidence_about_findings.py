@@ -179,6 +179,74 @@ MISTAKES = {
             net(batch).sum().backward()
             return net.weight.grad
         """,
+    "a state that stands in until a callback gets the state of its runner": """
+        === kit/state.py
+        import torch
+
+        class RunnerState:
+            def __init__(self, *, model=None, optimizer=None, half=False):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda", enabled=half)
+
+        === kit/callbacks.py
+        import torch
+        from .state import RunnerState
+
+        class Callback:
+            def __init__(self):
+                self.state = RunnerState()
+
+            def set_state(self, state):
+                self.state = state
+
+        class Clipping(Callback):
+            def __init__(self, limit):
+                super().__init__()
+                self.limit = limit
+
+            def on_after_backward(self):
+                self.state.scaler.unscale_(self.state.optimizer)
+                self.state.scaler.unscale_(self.state.optimizer)  # AMP209
+                torch.nn.utils.clip_grad_norm_(self.state.model.parameters(), self.limit)
+
+        class OwnInit(Callback):
+            def __init__(self, limit):
+                self.limit = limit
+
+            def on_after_backward(self):
+                self.state.scaler.unscale_(self.state.optimizer)
+                self.state.scaler.unscale_(self.state.optimizer)  # AMP209
+                torch.nn.utils.clip_grad_value_(self.state.model.parameters(), self.limit)
+        """,
+    "options that stand in until a trainer is bound": """
+        === options.py
+        class Options:
+            def __init__(self, amp=False, scaler=None):
+                self.amp, self.scaler = amp, scaler
+
+        === trainer.py
+        import torch
+        from options import Options
+
+        class Trainer:
+            def __init__(self, net, opt):
+                self.net, self.opt = net, opt
+                self.options = Options()
+
+            def bind(self, name, options=None):
+                self.name = name
+                self.options = options
+
+            def train(self, images):
+                self.opt.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16, enabled=self.options.amp):
+                    loss = self.net(images).mean()
+                if self.options.amp:
+                    self.options.scaler.scale(loss).backward()
+                    torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)  # AMP201
+                    self.options.scaler.step(self.opt)
+                    self.options.scaler.update()
+        """,
 }
 
 #: Right programs, each the twin of a mistake.
@@ -341,6 +409,62 @@ RIGHT = {
         def main(net, opt, batches):
             net(next(batches)).sum().backward()
             engine.one_epoch(net, opt, batches)
+        """,
+    "a callback unscales once through a state that it gets later": """
+        === kit/state.py
+        import torch
+
+        class RunnerState:
+            def __init__(self, *, model=None, optimizer=None, half=False):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda", enabled=half)
+
+        === kit/callbacks.py
+        import torch
+        from .state import RunnerState
+
+        class Callback:
+            def __init__(self):
+                self.state = RunnerState()
+
+            def set_state(self, state):
+                self.state = state
+
+        class Clipping(Callback):
+            def __init__(self, limit):
+                super().__init__()
+                self.limit = limit
+
+            def on_after_backward(self):
+                self.state.scaler.unscale_(self.state.optimizer)
+                torch.nn.utils.clip_grad_norm_(self.state.model.parameters(), self.limit)
+        """,
+    "a trainer makes its options once, without a scaler": """
+        === options.py
+        class Options:
+            def __init__(self, amp=False, scaler=None):
+                self.amp, self.scaler = amp, scaler
+
+        === trainer.py
+        import torch
+        from options import Options
+
+        class Trainer:
+            def __init__(self, net, opt):
+                self.net, self.opt = net, opt
+                self.options = Options()
+
+            def train(self, images):
+                self.opt.zero_grad()
+                loss = self.net(images).mean()
+                if self.options.amp:
+                    self.options.scaler.scale(loss).backward()
+                    torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+                    self.options.scaler.step(self.opt)
+                    self.options.scaler.update()
+                else:
+                    loss.backward()
+                    self.opt.step()
         """,
 }
 
