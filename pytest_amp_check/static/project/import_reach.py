@@ -15,7 +15,14 @@ from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .import_search import iterate_imports
 from .project import Project
-from .region_entry import AutocastEntries, has_region, may_use_float16, trains_own_modules
+from .region_entry import (
+    AutocastEntries,
+    RegionUser,
+    collect_region_users,
+    has_region,
+    may_use_float16,
+    trains_own_modules,
+)
 from .region_entry import find_autocast_entries as entering_in
 from .roots import package_top
 from .syntax import tail_name, walk
@@ -45,32 +52,36 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         others = below | above | _find_partners(project, absolute, others - below - above)
     # Related files first: they are more likely to have an entry.
     near = sorted(below | above)
-    own = [node.name.encode() for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
         if known.trains_itself and other not in below | above:
             continue  # another program: it passes its modules to nobody
         if known.is_everywhere and other not in below and _is_rejected(other, project.largest):
             continue  # nothing runs a file with a syntax error; an import is mended before this file runs
-        covers_all = known.is_everywhere and (
-            other in below or (other in above and not (known.runs_backward and _names_none(project, other, own)))
-        )
+        if (
+            (known.is_everywhere or "" in known.modules)
+            and other not in below
+            and known.runs_backward
+            and not _names_user(project, absolute, tree, other)
+        ):
+            continue  # a script with its own loop, which imports the file only as a part of a package
         found = AutocastEntries(
             found.names | known.names if other in below else found.names,
             found.modules | known.modules,
             found.called_in_regions | known.called_in_regions if other in above else found.called_in_regions,
-            found.is_everywhere or covers_all,
+            found.is_everywhere or (known.is_everywhere and other in below | above),
         )
         yield found
 
 
-def _names_none(project: Project, path: str, names: list[bytes]) -> bool:
-    """Return True if a file contains none of the names.
-
-    A script with its own loop imports the file then only as a part of a package, and its region covers other code.
-    """
-    data = source_files.load_or_nothing(path, project.largest)
-    return not any(name in data for name in names)
+def _names_user(project: Project, start: str, tree: ast.Module, script: str) -> bool:
+    """Return True if a script contains the name of a function or a class of a file, or of a user of these."""
+    names = {user.name for user in collect_region_users(tree)}
+    for other in iterate_users(project, start):
+        if other != script:
+            names.update(user.name for user in users_of(project, other) if not names.isdisjoint(user.names))
+    data = source_files.load_or_nothing(script, project.largest)
+    return any(name.encode() in data for name in names)
 
 
 def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:
@@ -193,6 +204,15 @@ def iterate_users(project: Project, start: str) -> Iterator[str]:
             if other not in above and current in project.direct_imports(other):
                 above.add(other)
                 work.append(other)
+
+
+def users_of(project: Project, path: str) -> list[RegionUser]:
+    """Return the classes and functions of a file, except data sets."""
+    known = project.users_by_path.get(path)
+    if known is None:
+        tree = parse_file(path, project.largest)
+        known = project.users_by_path[path] = [] if tree is None else collect_region_users(tree)
+    return known
 
 
 def _is_registered(tree: ast.Module) -> bool:
