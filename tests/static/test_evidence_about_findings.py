@@ -247,6 +247,77 @@ MISTAKES = {
                     self.options.scaler.step(self.opt)
                     self.options.scaler.update()
         """,
+    "an engine for the data beside an engine for the device": """
+        === utilities.py
+        from accelerate import Accelerator
+        from torch.optim import AdamW
+
+        def build(accelerator=None):
+            if accelerator is None:
+                accelerator = Accelerator()
+            model = load_model()
+            optimizer = AdamW(model.parameters(), lr=0.0001)
+            loader = accelerator.prepare(load_data())
+            return model, optimizer, loader
+
+        === compare.py
+        import torch
+        from accelerate import Accelerator
+        from utilities import build
+
+        def train_baseline():
+            scaler = torch.amp.GradScaler("cuda")
+            model, optimizer, loader = build()
+            accelerator = Accelerator()
+            model.to(accelerator.device)
+            for batch in loader:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(**batch).loss
+                scaler.scale(loss).backward()
+                optimizer.step()  # AMP204
+                optimizer.zero_grad()
+
+        def train_integration():
+            accelerator = Accelerator(mixed_precision="fp16")
+            model, optimizer, loader = build(accelerator)
+            model, optimizer = accelerator.prepare(model, optimizer)
+            for batch in loader:
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+        train_baseline()
+        train_integration()
+        """,
+    "two engines that prepare only data, and a scaler of torch": """
+        === data.py
+        from lightning.fabric import Fabric
+
+        def loaders(paths):
+            fabric = Fabric()
+            return fabric.setup_dataloaders(read(paths))
+
+        === train.py
+        import torch
+        from lightning.fabric import Fabric
+        from data import loaders
+
+        def main(net, paths):
+            fabric = Fabric()
+            batches, others = loaders(paths), fabric.setup_dataloaders(read_more(paths))
+            net = fabric.setup_module(net)
+            sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+            half = torch.amp.GradScaler("cuda")
+            for batch in (*batches, *others):
+                sgd.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(batch).mean()
+                half.scale(loss).backward()
+                sgd.step()  # AMP204
+
+        main(make_net(), find_paths())
+        """,
 }
 
 #: Right programs, each the twin of a mistake.
@@ -465,6 +536,76 @@ RIGHT = {
                 else:
                     loss.backward()
                     self.opt.step()
+        """,
+    "one of two engines prepares the optimizer": """
+        === utilities.py
+        from accelerate import Accelerator
+        from torch.optim import AdamW
+
+        def build(accelerator=None):
+            if accelerator is None:
+                accelerator = Accelerator()
+            model = load_model()
+            optimizer = AdamW(model.parameters(), lr=0.0001)
+            loader = accelerator.prepare(load_data())
+            return model, optimizer, loader
+
+        === compare.py
+        import torch
+        from accelerate import Accelerator
+        from utilities import build
+
+        def train_baseline():
+            scaler = torch.amp.GradScaler("cuda")
+            model, optimizer, loader = build()
+            accelerator = Accelerator()
+            model.to(accelerator.device)
+            for batch in loader:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(**batch).loss
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+        def train_integration():
+            accelerator = Accelerator(mixed_precision="fp16")
+            model, optimizer, loader = build(accelerator)
+            model, optimizer = accelerator.prepare(model, optimizer)
+            for batch in loader:
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+        train_baseline()
+        train_integration()
+        """,
+    "the engine of a caller prepares the optimizer beside another engine": """
+        === data.py
+        from accelerate import Accelerator
+
+        def loaders(paths):
+            accelerator = Accelerator()
+            return accelerator.prepare(read(paths))
+
+        === train.py
+        import torch
+        from accelerate import Accelerator
+        from data import loaders
+
+        def fit(accelerator, net, sgd, batches):
+            for batch in batches:
+                sgd.zero_grad()
+                accelerator.backward(net(batch).mean())
+                sgd.step()
+
+        def main(net, paths):
+            engine = Accelerator(mixed_precision="fp16")
+            net, sgd = engine.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+            fit(engine, net, sgd, loaders(paths))
+
+        main(make_net(), find_paths())
         """,
 }
 

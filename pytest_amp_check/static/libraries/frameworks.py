@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
@@ -73,8 +73,8 @@ class _PreparingEngines(set[int]):
     """Engines that prepared objects in a file, by the keys of the tracked objects."""
 
 
-class _MadeOptimizers(dict[tuple[str, str, str, frozenset[Module]], bool]):
-    """Optimizers by the names of the framework, the engine and the optimizer: True if the engine never receives it."""
+class _MadeOptimizers(dict[tuple[int, str, frozenset[Module]], bool]):
+    """Optimizers by the key of an engine and the name of the optimizer: True if the engine never receives it."""
 
 
 class _MicrobatchTable(dict[int, _Microbatch]):
@@ -552,7 +552,7 @@ def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: 
     if engine.tracked_object.key not in interp.file_data(_PreparingEngines):
         return False
     modules = frozenset((interp.module, interp.state.frame.module))
-    key = (engine.framework, engine.tracked_object.name, optimizer.name, modules)
+    key = (engine.tracked_object.key, optimizer.name, modules)
     known = interp.file_data(_MadeOptimizers)
     if key not in known:
         known[key] = _is_only_made(engine, optimizer.name, modules)
@@ -563,10 +563,11 @@ def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Mod
     """Return True if calls without the engine make an optimizer of a name, and no call of the engine receives it."""
     methods = FRAMEWORKS[engine.framework].engine.methods
     preparing = {name for name, effect in methods.items() if effect == frameworks.PREPARE}
+    others = {node for module in modules for node in _nodes_with_own_engine(module, engine)}
     nodes = [node for module in modules for node in walk(module.tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in preparing]
     own = optimizer.rpartition(".")[2]
-    if any(_may_be_optimizer(argument, own) for call in calls for argument in call.args):
+    if any(_may_be_optimizer(argument, own) for call in calls if call not in others for argument in call.args):
         return False
     made = [
         node.value
@@ -574,7 +575,25 @@ def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Mod
         if isinstance(node, ast.Assign)
         and any(access_text(part) == optimizer for target in node.targets for part in _assigned_parts(target))
     ]
-    return bool(made) and not any(_uses_engine(value, engine) for value in made)
+    return bool(made) and not any(_uses_engine(value, engine) for value in made if value not in others)
+
+
+def _nodes_with_own_engine(module: Module, engine: FrameworkEngine) -> Iterator[ast.AST]:
+    """Yield the nodes of functions that make another engine under the same name, and prepare with that engine."""
+    made, name = engine.tracked_object.site, engine.tracked_object.name
+    callables = FRAMEWORKS[engine.framework].callables
+    constructors = {entry.name.rpartition(".")[2] for entry in callables if entry.role == frameworks.ENGINE}
+    for function in module.functions.values():
+        constructions = [
+            node
+            for node in function.nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and last_name(node.value.func) in constructors
+        ]
+        is_maker = made is not None and (made.path, made.function) == (module.path, function.qualified_name)
+        if not is_maker and any(access_text(target) == name for node in constructions for target in node.targets):
+            yield from walk(function.node)
 
 
 def _assigned_parts(target: ast.expr) -> Sequence[ast.expr]:
@@ -699,20 +718,23 @@ def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine, node: as
 
 
 def _find_stepping_engine(interp: Interpreter, optimizer: ObjectRef) -> FrameworkEngine | None:
-    """Return the engine that prepared an optimizer, or the single ambient engine."""
+    """Return the engine that prepared an optimizer, or the single engine that may have, or None."""
     prepared = optimizer.tracked_object.attributes.engine
     if prepared is not None:
         assert isinstance(prepared[0], FrameworkEngine)
         return prepared[0]
-    ambient = _find_ambient_engines(interp)
-    if len(ambient) != 1 or _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
-        return None
-    return ambient[0]
+    ambient = _find_ambient_engines(interp, optimizer.tracked_object)
+    return ambient[0] if len(ambient) == 1 else None
 
 
-def _find_ambient_engines(interp: Interpreter) -> list[FrameworkEngine]:
+def _find_ambient_engines(interp: Interpreter, optimizer: TrackedObject) -> list[FrameworkEngine]:
+    """Return the engines of the graph that may have prepared an optimizer."""
     engines = interp.graph_data(EngineTable).values()
-    return [engine for engine in engines if FRAMEWORKS[engine.framework].steps.through_engine]
+    return [
+        engine
+        for engine in engines
+        if FRAMEWORKS[engine.framework].steps.through_engine and not _is_never_prepared(interp, engine, optimizer)
+    ]
 
 
 def _keys_never_prepared(interp: Interpreter, engine: FrameworkEngine) -> list[int]:
@@ -721,7 +743,7 @@ def _keys_never_prepared(interp: Interpreter, engine: FrameworkEngine) -> list[i
 
 
 def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> bool:
-    """Step an optimizer through the engine that prepared the optimizer, or through the single ambient engine.
+    """Step an optimizer through the engine that prepared it, or through the single engine that may have.
 
     Return False if the optimizer steps directly.
     """
@@ -729,21 +751,18 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
         return False
     key = optimizer.tracked_object.key
     prepared = optimizer.tracked_object.attributes.engine
-    ambient = _find_ambient_engines(interp)
     if prepared is not None:
         engine, guards = prepared
         assert isinstance(engine, FrameworkEngine)
         _check_uncounted_step(interp, engine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
-    elif len(ambient) == 1 and _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
-        return False
-    elif len(ambient) == 1:
+        return True
+    ambient = _find_ambient_engines(interp, optimizer.tracked_object)
+    if len(ambient) == 1:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
     elif ambient:
         escape(interp, [optimizer], node)
-    else:
-        return False
-    return True
+    return bool(ambient)
 
 
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
