@@ -318,6 +318,56 @@ MISTAKES = {
 
         main(make_net(), find_paths())
         """,
+    "a caller chooses a learning rate by a nominal batch size, unless one is given": """
+        === engine.py
+        import torch
+
+        def train_one_epoch(net, batches, opt, scaler, args):
+            for i, (images, target) in enumerate(batches):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = torch.nn.functional.cross_entropy(net(images), target)
+                scaler.scale(loss).backward()  # AMP301
+                if (i + 1) % args.accumulate == 0:
+                    scaler.step(opt)
+                    scaler.update()
+                    opt.zero_grad()
+
+        === main.py
+        import torch
+        from engine import train_one_epoch
+
+        def main(net, batches, args):
+            whole = args.batch_size * args.accumulate
+            if args.lr is None:
+                args.lr = args.base_lr * whole / 256
+            opt = torch.optim.AdamW(net.parameters(), lr=args.lr)
+            scaler = torch.amp.GradScaler("cuda")
+            for epoch in range(args.epochs):
+                train_one_epoch(net, batches, opt, scaler, args)
+        """,
+    "a script takes the learning rate of a table or scales it linearly": """
+        === loops.py
+        import torch
+
+        def fit(model, loader, optimizer, amp_scaler, k):
+            for step, batch in enumerate(loader, 1):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(batch).square().mean()
+                amp_scaler.scale(loss).backward()  # AMP301
+                if step % k == 0:
+                    amp_scaler.step(optimizer)
+                    amp_scaler.update()
+                    optimizer.zero_grad()
+
+        === script.py
+        import torch
+        import loops
+
+        def run(model, loader, options, k):
+            rate = options.rate * options.batch / 512.0 if options.linear else options.table[0]
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            loops.fit(model, loader, optimizer, torch.amp.GradScaler("cuda"), k)
+        """,
 }
 
 #: Right programs, each the twin of a mistake.
@@ -606,6 +656,55 @@ RIGHT = {
             fit(engine, net, sgd, loaders(paths))
 
         main(make_net(), find_paths())
+        """,
+    "a caller divides the learning rate by the length of the window, unless one is given": """
+        === engine.py
+        import torch
+
+        def train_one_epoch(net, batches, opt, scaler, args):
+            for i, (images, target) in enumerate(batches):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = torch.nn.functional.cross_entropy(net(images), target)
+                scaler.scale(loss).backward()
+                if (i + 1) % args.accumulate == 0:
+                    scaler.step(opt)
+                    scaler.update()
+                    opt.zero_grad()
+
+        === main.py
+        import torch
+        from engine import train_one_epoch
+
+        def main(net, batches, args):
+            if args.lr is None:
+                args.lr = args.base_lr * args.batch_size / 256 / args.accumulate
+            opt = torch.optim.AdamW(net.parameters(), lr=args.lr)
+            scaler = torch.amp.GradScaler("cuda")
+            for epoch in range(args.epochs):
+                train_one_epoch(net, batches, opt, scaler, args)
+        """,
+    "a script divides the learning rate of a table by the window": """
+        === loops.py
+        import torch
+
+        def fit(model, loader, optimizer, amp_scaler, k):
+            for step, batch in enumerate(loader, 1):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(batch).square().mean()
+                amp_scaler.scale(loss).backward()
+                if step % k == 0:
+                    amp_scaler.step(optimizer)
+                    amp_scaler.update()
+                    optimizer.zero_grad()
+
+        === script.py
+        import torch
+        import loops
+
+        def run(model, loader, options, k):
+            rate = options.rate * options.batch / 512.0 if options.linear else options.table[0]
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate / k)
+            loops.fit(model, loader, optimizer, torch.amp.GradScaler("cuda"), k)
         """,
 }
 

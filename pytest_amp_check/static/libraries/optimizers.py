@@ -232,7 +232,7 @@ def _is_divided_by_window(rate: Value | None) -> bool:
 
     A literal number in the formula, like the 256 of ``lr * batch_size / 256``, is no number of microbatches.
     """
-    if rate is None or not rate.normalization.is_divided:
+    if rate is None or not rate.normalization.is_divided or rate.normalization.is_only_by_number:
         return False
     divisors = rate.normalization.divisors if isinstance(rate, UnknownValue) else frozenset()
     return not divisors or not all(divisor.is_literal for divisor in divisors)
