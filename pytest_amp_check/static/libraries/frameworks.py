@@ -545,11 +545,17 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
         optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
 
 
-def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject) -> bool:
-    """Return True if the code makes an optimizer and prepares only other objects: the optimizer steps directly."""
+def _is_never_prepared(
+    interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject, *, is_sole: bool = True
+) -> bool:
+    """Return True if the code makes an optimizer and prepares only other objects: the optimizer steps directly.
+
+    The sole engine of a program prepares something, perhaps in other code. One of several may prepare nothing.
+    """
     if engine.recognized_from is not None or optimizer.attributes.engine is not None:
         return False
-    if engine.tracked_object.key not in interp.file_data(_PreparingEngines):
+    prepares = engine.tracked_object.key in interp.file_data(_PreparingEngines)
+    if not prepares and (is_sole or not _is_local(interp, engine)):
         return False
     modules = frozenset((interp.module, interp.state.frame.module))
     key = (engine.tracked_object.key, optimizer.name, modules)
@@ -557,6 +563,14 @@ def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: 
     if key not in known:
         known[key] = _is_only_made(engine, optimizer.name, modules)
     return known[key]
+
+
+def _is_local(interp: Interpreter, engine: FrameworkEngine) -> bool:
+    """Return True if the current function made an engine, so that other code gets the engine only from here."""
+    function, made = interp.state.frame.function, engine.tracked_object.site
+    if function is None or made is None or "." in engine.tracked_object.name:
+        return False
+    return (made.path, made.function) == (function.module.path, function.qualified_name)
 
 
 def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Module]) -> bool:
@@ -718,23 +732,20 @@ def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine, node: as
 
 
 def _find_stepping_engine(interp: Interpreter, optimizer: ObjectRef) -> FrameworkEngine | None:
-    """Return the engine that prepared an optimizer, or the single engine that may have, or None."""
+    """Return the engine that prepared an optimizer, or the single ambient engine."""
     prepared = optimizer.tracked_object.attributes.engine
     if prepared is not None:
         assert isinstance(prepared[0], FrameworkEngine)
         return prepared[0]
-    ambient = _find_ambient_engines(interp, optimizer.tracked_object)
-    return ambient[0] if len(ambient) == 1 else None
+    ambient = _find_ambient_engines(interp)
+    if len(ambient) != 1 or _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
+        return None
+    return ambient[0]
 
 
-def _find_ambient_engines(interp: Interpreter, optimizer: TrackedObject) -> list[FrameworkEngine]:
-    """Return the engines of the graph that may have prepared an optimizer."""
+def _find_ambient_engines(interp: Interpreter) -> list[FrameworkEngine]:
     engines = interp.graph_data(EngineTable).values()
-    return [
-        engine
-        for engine in engines
-        if FRAMEWORKS[engine.framework].steps.through_engine and not _is_never_prepared(interp, engine, optimizer)
-    ]
+    return [engine for engine in engines if FRAMEWORKS[engine.framework].steps.through_engine]
 
 
 def _keys_never_prepared(interp: Interpreter, engine: FrameworkEngine) -> list[int]:
@@ -743,7 +754,7 @@ def _keys_never_prepared(interp: Interpreter, engine: FrameworkEngine) -> list[i
 
 
 def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> bool:
-    """Step an optimizer through the engine that prepared it, or through the single engine that may have.
+    """Step an optimizer through the engine that prepared the optimizer, or through the single ambient engine.
 
     Return False if the optimizer steps directly.
     """
@@ -757,12 +768,15 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
         _check_uncounted_step(interp, engine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
         return True
-    ambient = _find_ambient_engines(interp, optimizer.tracked_object)
-    if len(ambient) == 1:
+    ambient = _find_ambient_engines(interp)
+    is_sole = len(ambient) == 1
+    if all(_is_never_prepared(interp, each, optimizer.tracked_object, is_sole=is_sole) for each in ambient):
+        return False
+    if is_sole:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
-    elif ambient:
+    else:
         escape(interp, [optimizer], node)
-    return bool(ambient)
+    return True
 
 
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
