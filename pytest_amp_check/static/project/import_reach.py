@@ -21,6 +21,7 @@ from .region_entry import (
     collect_region_users,
     has_region,
     may_use_float16,
+    scales_with_apex,
     trains_own_modules,
 )
 from .region_entry import find_autocast_entries as entering_in
@@ -41,7 +42,9 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
     """
     absolute = os.path.abspath(path)
     found = entering_in(tree)._replace(called_in_regions=frozenset())
+    found = found._replace(is_everywhere=found.is_everywhere or found.initializes_apex)
     yield found
+    has_own_apex = scales_with_apex(walk(tree))
     project.depends_on_all = True
     if not project.is_complete():
         below, above, others = _imports_on_disk(project, absolute), set[str](), _sibling_files(absolute)
@@ -54,6 +57,8 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
     near = sorted(below | above)
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
+        if known.initializes_apex and not has_own_apex:
+            known = known._replace(is_everywhere=True)
         if known.trains_itself and other not in below | above:
             continue  # another program: it passes its modules to nobody
         if known.is_everywhere and other not in below and _is_rejected(other, project.largest):
