@@ -368,6 +368,58 @@ MISTAKES = {
             optimizer = torch.optim.SGD(model.parameters(), lr=rate)
             loops.fit(model, loader, optimizer, torch.amp.GradScaler("cuda"), k)
         """,
+    "a wrapper of the optimizer that is not analyzed runs between two steps": """
+        === wrap.py
+        from schedules import Schedule
+
+        def wrap(optimizer, options):
+            return Schedule(optimizer, **options)
+
+        === train.py
+        import torch
+        from wrap import wrap
+
+        def train(net, batches, options):
+            optimizer = torch.optim.Adam(net.parameters())
+            scheduler = wrap(optimizer, options)
+            scaler = torch.amp.GradScaler("cuda")
+            for number, batch in enumerate(batches):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(batch).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)  # AMP206
+                scheduler.step_on(optimizer)
+                optimizer.zero_grad()
+                if number % options["every"] == 0:
+                    scaler.update()
+        """,
+    "other code steps on what the scaler has stepped": """
+        === base.py
+        import torch
+
+        class Base:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                self.half = torch.amp.GradScaler("cuda")
+
+        === loop.py
+        import remote
+        import torch
+        from base import Base
+
+        class Loop(Base):
+            def run(self, batches):
+                for batch in batches:
+                    self.opt.zero_grad()
+                    with torch.autocast("cuda", dtype=torch.float16):
+                        loss = self.net(batch).mean()
+                    self.half.scale(loss).backward()
+                    self.half.step(self.opt)  # AMP206
+                    remote.step_on(self.opt)
+                    if self.net.training:
+                        self.half.update()
+        """,
 }
 
 #: Right programs, each the twin of a mistake.
@@ -705,6 +757,58 @@ RIGHT = {
             rate = options.rate * options.batch / 512.0 if options.linear else options.table[0]
             optimizer = torch.optim.SGD(model.parameters(), lr=rate / k)
             loops.fit(model, loader, optimizer, torch.amp.GradScaler("cuda"), k)
+        """,
+    "a wrapper that is not analyzed has the scaler, too": """
+        === wrap.py
+        from schedules import Schedule
+
+        def wrap(optimizer, scaler, options):
+            return Schedule(optimizer, scaler, **options)
+
+        === train.py
+        import torch
+        from wrap import wrap
+
+        def train(net, batches, options):
+            optimizer = torch.optim.Adam(net.parameters())
+            scaler = torch.amp.GradScaler("cuda")
+            scheduler = wrap(optimizer, scaler, options)
+            for number, batch in enumerate(batches):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = net(batch).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scheduler.step_on(optimizer)
+                optimizer.zero_grad()
+                if number % options["every"] == 0:
+                    scaler.update()
+        """,
+    "other code finishes the step of a scaler that it gets with its owner": """
+        === base.py
+        import torch
+
+        class Base:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                self.half = torch.amp.GradScaler("cuda")
+
+        === loop.py
+        import remote
+        import torch
+        from base import Base
+
+        class Loop(Base):
+            def run(self, batches):
+                for batch in batches:
+                    self.opt.zero_grad()
+                    with torch.autocast("cuda", dtype=torch.float16):
+                        loss = self.net(batch).mean()
+                    self.half.scale(loss).backward()
+                    self.half.step(self.opt)
+                    remote.step_on(self)
+                    if self.net.training:
+                        self.half.update()
         """,
 }
 
