@@ -599,3 +599,27 @@ def test_apex_of_another_file_is_an_alternative_where_its_loss_is_scaled(scales:
     (tmp_path / "engine.py").write_text(engine[:start] + engine[end:], encoding="utf-8")
     codes = [finding.code for finding in check_paths([str(tmp_path)]).findings]
     assert codes.count("AMP110") == scales
+
+
+CONFIGURED = """\
+import torch
+import yaml
+
+def main(path, data, model, criterion):
+    with {context} as source:
+        settings = yaml.full_load(source)
+    train(data, model, criterion, torch.amp.GradScaler("cuda"), settings)
+
+def train(data, model, criterion, scaler, settings):
+    for x, y in data:
+        x, y = rotate(x, y, settings["angles"])
+        scaler.scale(criterion(model(x), y)).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "count"),
+    [("open(path)", 1), ('path.open("r")', 1), ("path.forward_context()", 0), ("entered(path)", 0)],
+)
+def test_a_file_that_a_program_opens_is_no_region(context: str, count: int) -> None:
+    assert len(found(CONFIGURED.format(context=context))) == count
