@@ -211,6 +211,8 @@ class ObjectAttributes(ScalerAttributes, OptimizerAttributes, ModuleAttributes, 
     kind: str = ""
     #: Other code has the object.
     shared: bool = False
+    #: Unanalyzed code receives the object, somewhere in the program.
+    escaped: bool = False
 
     def __init__(self, **attributes: FieldValue) -> None:
         self.__dict__.update(attributes)

@@ -162,7 +162,7 @@ def check_files(
     used = prescan_importing_files(scan.prescans, named, tree, settings) if skipped is not None else []
     for look in used:
         tree.add_prescan(look.path, look)
-    todo = files_to_analyze([*scan.prescans, *used], tree)
+    todo = files_to_analyze([*scan.prescans, *used], tree, named)
     readings, work = _load_known_results(todo, tree, store)
     if progress is not None and len(work) < len(todo):
         progress(len(todo) - len(work), len(todo))

@@ -16,6 +16,7 @@ from .interpreter.classes import (
     decorator_contexts,
     inherited_methods,
     instance_of,
+    is_replaceable,
     lineage_of,
     method_of,
     run_constructor,
@@ -517,7 +518,13 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
 
 
 def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function) -> None:
-    """Forget attributes that the constructor leaves None if other methods set or use these attributes."""
+    """Forget attributes that the constructor leaves None if other methods set or use these attributes.
+
+    Forget objects that a caller replaces, too.
+    """
+    for name, value in interp.stored_attributes(made.key):
+        if is_replaceable(made, name, value):
+            del interp.state.heap[made.key, name]
     empty = {name for name, value in interp.stored_attributes(made.key) if value.value is None}
     if empty and made.cls not in interp.attributes_by_class:
         methods = [m for owner in lineage_of(interp, made.cls) for m in owner.methods.values() if m is not init]

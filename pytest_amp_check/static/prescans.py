@@ -64,8 +64,11 @@ def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
     return patterns.may_affect_importer(source_files.load_or_nothing(prescan.path, largest))
 
 
-def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
-    """Return the files to analyze: files that may hold a mistake, alone or together with such a file."""
+def files_to_analyze(seen: list[Prescan], project: Project, named: frozenset[str]) -> list[Prescan]:
+    """Return the files to analyze: files that may hold a mistake, alone or together with such a file.
+
+    The user gave the paths of the files in ``named``: their base classes may be in files that were not prescanned.
+    """
     todo: list[Prescan] = []
     others: list[Prescan] = []
     for look in seen:
@@ -80,6 +83,8 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
 
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
+            return True
+        if prescan.path in named and _inherits_training(prescan, project):
             return True
         if any(len(classes.intersection(bases.split())) > 1 for bases in prescan.combined_bases or ()):
             return True
@@ -120,6 +125,17 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     return found + assumed
 
 
+def _inherits_training(prescan: Prescan, project: Project) -> bool:
+    """Return True if an imported file that may hold a mistake defines a base class of a file."""
+    names = prescan.base_names or set()
+    for path in sorted(sources_of_imports(project, prescan.path)) if names else ():
+        if any(b"class " + name in source_files.load_or_nothing(path, project.largest) for name in names):
+            found = _prescan_files([path], project.largest).prescans
+            if any(not names.isdisjoint(base.class_names or ()) for base in found):
+                return True
+    return False
+
+
 def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
     """Return True if the dtype of the inputs of a file, which its users choose, may spoil the results.
 
@@ -142,11 +158,11 @@ class _PrescanResults(NamedTuple):
 
 
 def _prescan_chunk(paths: list[str]) -> _PrescanResults:
-    return with_deep_stack(lambda: _prescan_files(paths))
-
-
-def _prescan_files(paths: list[str]) -> _PrescanResults:
     largest: int = shared_arguments()
+    return with_deep_stack(lambda: _prescan_files(paths, largest))
+
+
+def _prescan_files(paths: list[str], largest: int) -> _PrescanResults:
     scan = _PrescanResults([], [])
     for path in paths:
         try:

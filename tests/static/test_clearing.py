@@ -511,3 +511,35 @@ def test_a_function_that_two_branches_of_a_disjunction_call_clears_before_its_ba
     assert check_source(ACTOR_CRITIC) == []
     uncleared = ACTOR_CRITIC.replace("            self.policy_optimizer.zero_grad()\n", "")
     assert {finding.code for finding in check_source(uncleared)} == {"AMP215"}
+
+
+ESTIMATES = """\
+import torch
+
+def estimate(model, loader):
+    sums = {}
+    for batch in loader:
+        model(batch).sum().backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                sums[name] = sums.get(name, 0) + parameter.grad.cpu()
+                parameter.grad = None
+    return sums
+
+def main(model, loader, job):
+    job.start(estimate(model, loader))
+    scaler = torch.amp.GradScaler("cuda")
+    for batch in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch).sum()
+        scaler.scale(loss).backward()
+        scaler.step(job.optimizer)
+        scaler.update()
+        job.optimizer.zero_grad()
+"""
+
+
+def test_gradients_that_are_cleared_before_the_optimizer_is_known() -> None:
+    assert check_source(ESTIMATES) == []
+    uncleared = ESTIMATES.replace("                parameter.grad = None\n", "")
+    assert {finding.code for finding in check_source(uncleared)} == {"AMP203"}

@@ -608,3 +608,78 @@ def main(loader, fake):
 def test_penalty_on_gradients_is_kept_in_float32(region: str, penalty: str, count: int) -> None:
     source = "import contextlib\n" + PENALIZED.replace("REGION", region).replace("PENALTY", penalty)
     assert len(found(source)) == count
+
+
+EITHER_SCALER = """\
+import torch
+
+def main(model, optimizer, loader, criterion, args):
+    scaler = None
+    if args.half and args.native:
+        scaler = torch.amp.GradScaler("cuda")
+    elif args.half:
+        from apex import amp
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    for x, y in loader:
+        optimizer.zero_grad()
+        if scaler is not None:
+            {region}
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss = criterion(model(x), y)
+            {backward}
+            optimizer.step()
+"""
+BY_APEX = "with amp.scale_loss(loss, optimizer) as scaled_loss:\n                scaled_loss.backward()"
+
+
+@pytest.mark.parametrize(
+    ("region", "backward", "count"),
+    [
+        ('with torch.autocast("cuda"):', BY_APEX, 0),
+        ("if True:", BY_APEX, 1),
+        # Without a loss that apex scales, the scaler of torch may serve the model that apex patches.
+        ("if True:", "loss.backward()", 0),
+    ],
+)
+def test_a_scaler_that_is_an_alternative_to_apex(region: str, backward: str, count: int) -> None:
+    assert len(found(EITHER_SCALER.format(region=region, backward=backward))) == count
+
+
+@pytest.mark.parametrize("scales", [True, False])
+def test_apex_of_another_file_is_an_alternative_where_its_loss_is_scaled(scales: bool, tmp_path: Path) -> None:
+    backward = BY_APEX if scales else "loss.backward()"
+    main = "from apex import amp\nfrom engine import main\n\n\ndef run(model, optimizer, *rest):\n"
+    (tmp_path / "run.py").write_text(main + "    main(*amp.initialize(model, optimizer), *rest)\n", encoding="utf-8")
+    engine = EITHER_SCALER.format(region="if True:", backward=backward)
+    start, end = engine.index("    elif args.half"), engine.index("    for x, y")
+    (tmp_path / "engine.py").write_text(engine[:start] + engine[end:], encoding="utf-8")
+    codes = [finding.code for finding in check_paths([str(tmp_path)]).findings]
+    assert codes.count("AMP110") == scales
+
+
+CONFIGURED = """\
+import torch
+import yaml
+
+def main(path, data, model, criterion):
+    with {context} as source:
+        settings = yaml.full_load(source)
+    train(data, model, criterion, torch.amp.GradScaler("cuda"), settings)
+
+def train(data, model, criterion, scaler, settings):
+    for x, y in data:
+        x, y = rotate(x, y, settings["angles"])
+        scaler.scale(criterion(model(x), y)).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "count"),
+    [("open(path)", 1), ('path.open("r")', 1), ("path.forward_context()", 0), ("entered(path)", 0)],
+)
+def test_a_file_that_a_program_opens_is_no_region(context: str, count: int) -> None:
+    assert len(found(CONFIGURED.format(context=context))) == count

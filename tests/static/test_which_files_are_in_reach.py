@@ -326,3 +326,50 @@ def test_a_trainer_in_another_file_decides_about_a_hook(
 def test_a_file_in_no_known_encoding_is_asked_all_the_same(tmp_path: Path, low: str, *, expected: bool) -> None:
     (tmp_path / "train.py").write_bytes(f"import model\nfrom model import é\nx = {low}\n".encode("latin-1"))
     assert is_filled(tmp_path, "") is expected
+
+
+INHERITED = """
+    === kit/__init__.py
+    from .core import Brain
+
+    === kit/core.py
+    import torch
+
+    class Brain:
+        def __init__(self, net, optimizer):
+            self.net, self.optimizer = net, optimizer
+            self.scaler = torch.amp.GradScaler("cuda")
+
+        def fit(self, batches):
+            for batch in batches:
+                self.fit_batch(batch)
+
+        def step(self):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+
+    === recipes/train.py
+    import {imported}
+
+    class Separation({base}):
+        def fit_batch(self, batch):
+            loss = self.net(batch).mean()
+            {backward}
+            self.step()
+
+    def main(net, optimizer, batches):
+        Separation(net, optimizer).fit(batches)
+"""
+
+
+@pytest.mark.parametrize(("imported", "base"), [("kit", "kit.Brain"), ("kit.core as core", "core.Brain")])
+@pytest.mark.parametrize("backward", ["loss.backward()", "self.backward(loss)"])
+def test_a_file_checked_by_its_name_is_analyzed_with_the_training_that_it_inherits(
+    backward: str, imported: str, base: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    write(tmp_path, INHERITED.format(imported=imported, base=base, backward=backward))
+    codes = [finding.code for finding in check_paths([str(tmp_path / "recipes" / "train.py")]).findings]
+    assert codes == (["AMP203"] if backward == "loss.backward()" else [])
+    assert codes == [finding.code for finding in check_paths([str(tmp_path)]).findings if finding.code == "AMP203"]

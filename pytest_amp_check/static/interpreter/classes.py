@@ -582,12 +582,32 @@ def _find_assigned_value(
     )
     for method, expression in assignments:
         value = _evaluate_assignment(interp, receiver, method, expression)
+        if value is not None and is_replaceable(receiver, name, value):
+            continue
         if value is not None and maybe_none and not isinstance(value, UnknownValue):
             question = interp.predicate_formula(("set", receiver.key, name), name, frozenset())
             return join_values(interp, question, value, NONE, name)
         if value is not None:
             return value
     return None
+
+
+def is_replaceable(receiver: Instance, name: str, value: Value) -> bool:
+    """Return True if a class only makes an object until a caller gives it another object, with another state.
+
+    A method other than the constructor then assigns its argument to the attribute.
+    """
+    return (
+        isinstance(value, Instance)
+        and value.tracked_object is None
+        and any(
+            method.name != "__init__"
+            and isinstance(expression, ast.Name)
+            and any(expression.id == parameter.arg for parameter in method.parameters()[1:])
+            for cls in receiver.lineage
+            for method, expression in cls.assignments.get(name, ())
+        )
+    )
 
 
 def _evaluate_assignment(

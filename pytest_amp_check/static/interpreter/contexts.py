@@ -345,9 +345,12 @@ def without_unrelated(interp: Interpreter, context: Value, written: ast.expr) ->
 
 
 def _is_unrelated_context(interp: Interpreter, written: ast.expr) -> bool:
-    """Return True if an imported callable creates a context whose name does not suggest a region."""
+    """Return True if a callable opens a file, or an imported one creates a context whose name suggests no region."""
     if isinstance(written, ast.IfExp):
         return _is_unrelated_context(interp, written.body) and _is_unrelated_context(interp, written.orelse)
+    if isinstance(written, ast.Call) and last_name(written.func) == "open":
+        # `open(path)` is no import, and `path.open()` is no name.
+        return True
     name = dotted_name(interp, written.func) if isinstance(written, ast.Call) else None
     return (
         name is not None

@@ -86,7 +86,7 @@ def record_division(
         divisors=value.normalization.divisors, factors=value.normalization.factors
     )
     key = number_key(interp, number)
-    divisor_node = _divisor_node(node)
+    divisor_node = find_divisor_node(node)
     if key in value.normalization.factors:
         made.normalization = made.normalization._replace(factors=value.normalization.factors - {key})
     elif not _is_small(number, divisor_node):
@@ -133,7 +133,7 @@ def _is_small(number: Value, divisor_node: ast.expr | None) -> bool:
     return number.value <= 1 or (number.value <= 2 and isinstance(divisor_node, ast.Constant))
 
 
-def _divisor_node(node: ast.AST) -> ast.expr | None:
+def find_divisor_node(node: ast.AST) -> ast.expr | None:
     """Return the divisor expression of a division, or None."""
     if isinstance(node, ast.BinOp):
         return node.right

@@ -238,9 +238,11 @@ def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, 
         key = (formula, *sides_key)
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
     is_divided, is_only_summed = _join_divided(a, b)
+    divided = [side.normalization for side in (a, b) if side.normalization.is_divided]
     joined.normalization = joined.normalization._replace(
         is_divided=is_divided,
         is_only_summed=is_only_summed,
+        is_only_by_number=is_divided and all(side.is_only_by_number for side in divided),
         is_data_size=a.normalization.is_data_size and b.normalization.is_data_size,
         may_be_one=any(side.normalization.may_be_one or side.value == 1 for side in (a, b)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
@@ -75,8 +75,8 @@ class _PreparingEngines(set[int]):
     """Engines that prepared objects in a file, by the keys of the tracked objects."""
 
 
-class _MadeOptimizers(dict[tuple[str, str, str, frozenset[Module]], bool]):
-    """Optimizers by the names of the framework, the engine and the optimizer: True if the engine never receives it."""
+class _MadeOptimizers(dict[tuple[int, str, frozenset[Module]], bool]):
+    """Optimizers by the key of an engine and the name of the optimizer: True if the engine never receives it."""
 
 
 class _MicrobatchTable(dict[int, _Microbatch]):
@@ -566,28 +566,43 @@ def _store_low(interp: Interpreter, engine: FrameworkEngine, module: TrackedObje
         interp.emit_at(e.ModuleCast(site, module.key, dtype=dtype, how="trainer", names=names))
 
 
-def _is_never_prepared(interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject) -> bool:
-    """Return True if the code makes an optimizer and prepares only other objects: the optimizer steps directly."""
+def _is_never_prepared(
+    interp: Interpreter, engine: FrameworkEngine, optimizer: TrackedObject, *, is_sole: bool = True
+) -> bool:
+    """Return True if the code makes an optimizer and prepares only other objects: the optimizer steps directly.
+
+    The sole engine of a program prepares something, perhaps in other code. One of several may prepare nothing.
+    """
     if engine.recognized_from is not None or optimizer.attributes.engine is not None:
         return False
-    if engine.tracked_object.key not in interp.file_data(_PreparingEngines):
+    prepares = engine.tracked_object.key in interp.file_data(_PreparingEngines)
+    if not prepares and (is_sole or not _is_local(interp, engine)):
         return False
     modules = frozenset((interp.module, interp.state.frame.module))
-    key = (engine.framework, engine.tracked_object.name, optimizer.name, modules)
+    key = (engine.tracked_object.key, optimizer.name, modules)
     known = interp.file_data(_MadeOptimizers)
     if key not in known:
         known[key] = _is_only_made(engine, optimizer.name, modules)
     return known[key]
 
 
+def _is_local(interp: Interpreter, engine: FrameworkEngine) -> bool:
+    """Return True if the current function made an engine, so that other code gets the engine only from here."""
+    function, made = interp.state.frame.function, engine.tracked_object.site
+    if function is None or made is None or "." in engine.tracked_object.name:
+        return False
+    return (made.path, made.function) == (function.module.path, function.qualified_name)
+
+
 def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Module]) -> bool:
     """Return True if calls without the engine make an optimizer of a name, and no call of the engine receives it."""
     methods = FRAMEWORKS[engine.framework].engine.methods
     preparing = {name for name, effect in methods.items() if effect == frameworks.PREPARE}
+    others = {node for module in modules for node in _nodes_with_own_engine(module, engine)}
     nodes = [node for module in modules for node in walk(module.tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in preparing]
     own = optimizer.rpartition(".")[2]
-    if any(_may_be_optimizer(argument, own) for call in calls for argument in call.args):
+    if any(_may_be_optimizer(argument, own) for call in calls if call not in others for argument in call.args):
         return False
     made = [
         node.value
@@ -595,7 +610,25 @@ def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Mod
         if isinstance(node, ast.Assign)
         and any(access_text(part) == optimizer for target in node.targets for part in _assigned_parts(target))
     ]
-    return bool(made) and not any(_uses_engine(value, engine) for value in made)
+    return bool(made) and not any(_uses_engine(value, engine) for value in made if value not in others)
+
+
+def _nodes_with_own_engine(module: Module, engine: FrameworkEngine) -> Iterator[ast.AST]:
+    """Yield the nodes of functions that make another engine under the same name, and prepare with that engine."""
+    made, name = engine.tracked_object.site, engine.tracked_object.name
+    callables = FRAMEWORKS[engine.framework].callables
+    constructors = {entry.name.rpartition(".")[2] for entry in callables if entry.role == frameworks.ENGINE}
+    for function in module.functions.values():
+        constructions = [
+            node
+            for node in function.nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and last_name(node.value.func) in constructors
+        ]
+        is_maker = made is not None and (made.path, made.function) == (module.path, function.qualified_name)
+        if not is_maker and any(access_text(target) == name for node in constructions for target in node.targets):
+            yield from walk(function.node)
 
 
 def _assigned_parts(target: ast.expr) -> Sequence[ast.expr]:
@@ -750,20 +783,20 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
         return False
     key = optimizer.tracked_object.key
     prepared = optimizer.tracked_object.attributes.engine
-    ambient = _find_ambient_engines(interp)
     if prepared is not None:
         engine, guards = prepared
         assert isinstance(engine, FrameworkEngine)
         _check_uncounted_step(interp, engine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
-    elif len(ambient) == 1 and _is_never_prepared(interp, ambient[0], optimizer.tracked_object):
+        return True
+    ambient = _find_ambient_engines(interp)
+    is_sole = len(ambient) == 1
+    if all(_is_never_prepared(interp, each, optimizer.tracked_object, is_sole=is_sole) for each in ambient):
         return False
-    elif len(ambient) == 1:
+    if is_sole:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
-    elif ambient:
-        escape(interp, [optimizer], node)
     else:
-        return False
+        escape(interp, [optimizer], node)
     return True
 
 

@@ -246,7 +246,9 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     elif kind is not None:
         interp.emit(kind, node, owners=owners, names=names)
     elif literal_value(value) is None:
-        _emit_cleared(interp, target.params, node, all_optimizer_keys(interp) if owners is None else owners, names)
+        # Code may clear before the program constructs its optimizers.
+        cleared = all_optimizer_keys(interp) or None if owners is None else owners
+        _emit_cleared(interp, target.params, node, cleared, names)
     else:
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
@@ -255,9 +257,9 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
 
 
 def _emit_cleared(
-    interp: Interpreter, params: ParamsValue, node: ast.AST, owners: tuple[int, ...], names: dict[str, object]
+    interp: Interpreter, params: ParamsValue, node: ast.AST, owners: tuple[int, ...] | None, names: dict[str, object]
 ) -> None:
-    """Emit an event for gradients that are set to zero or to None.
+    """Emit an event for gradients that are set to zero or to None; ``owners`` None stands for all optimizers.
 
     Gradients of some parameters that are cleared between backward and step freeze these parameters for now. The
     gradients of all other parameters remain for this step and for the next backward.

@@ -75,7 +75,11 @@ def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, n
 
 
 def _recognize_optimizer(interp: Interpreter, role: str, value: UnknownValue, text: str, node: ast.AST) -> Value:
-    return ObjectRef(_track_used_optimizer(interp, value, text, node), recognized_from=value)
+    used = _track_used_optimizer(interp, value, text, node)
+    if used.role == "module":
+        # Another file only clears the value, as modules and optimizers can both be cleared.
+        used = interp.tracked_object(("used as optimizer", value.key), "optimizer", text, interp.site_of(node))
+    return ObjectRef(used, recognized_from=value)
 
 
 def act_on_optimizers(
@@ -228,7 +232,7 @@ def _is_divided_by_window(rate: Value | None) -> bool:
 
     A literal number in the formula, like the 256 of ``lr * batch_size / 256``, is no number of microbatches.
     """
-    if rate is None or not rate.normalization.is_divided:
+    if rate is None or not rate.normalization.is_divided or rate.normalization.is_only_by_number:
         return False
     divisors = rate.normalization.divisors if isinstance(rate, UnknownValue) else frozenset()
     return not divisors or not all(divisor.is_literal for divisor in divisors)

@@ -15,7 +15,15 @@ from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
 from .import_search import iterate_imports
 from .project import Project
-from .region_entry import AutocastEntries, has_region, may_use_float16, trains_own_modules
+from .region_entry import (
+    AutocastEntries,
+    RegionUser,
+    collect_region_users,
+    has_region,
+    may_use_float16,
+    scales_with_apex,
+    trains_own_modules,
+)
 from .region_entry import find_autocast_entries as entering_in
 from .roots import package_top
 from .syntax import tail_name, walk
@@ -34,7 +42,9 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
     """
     absolute = os.path.abspath(path)
     found = entering_in(tree)._replace(called_in_regions=frozenset())
+    found = found._replace(is_everywhere=found.is_everywhere or found.initializes_apex)
     yield found
+    has_own_apex = scales_with_apex(walk(tree))
     project.depends_on_all = True
     if not project.is_complete():
         below, above, others = _imports_on_disk(project, absolute), set[str](), _sibling_files(absolute)
@@ -47,10 +57,19 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
     near = sorted(below | above)
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
+        if known.initializes_apex and not has_own_apex:
+            known = known._replace(is_everywhere=True)
         if known.trains_itself and other not in below | above:
             continue  # another program: it passes its modules to nobody
         if known.is_everywhere and other not in below and _is_rejected(other, project.largest):
             continue  # nothing runs a file with a syntax error; an import is mended before this file runs
+        if (
+            (known.is_everywhere or "" in known.modules)
+            and other not in below
+            and known.runs_backward
+            and not _names_user(project, absolute, tree, other)
+        ):
+            continue  # a script with its own loop, which imports the file only as a part of a package
         found = AutocastEntries(
             found.names | known.names if other in below else found.names,
             found.modules | known.modules,
@@ -58,6 +77,16 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
             found.is_everywhere or (known.is_everywhere and other in below | above),
         )
         yield found
+
+
+def _names_user(project: Project, start: str, tree: ast.Module, script: str) -> bool:
+    """Return True if a script contains the name of a function or a class of a file, or of a user of these."""
+    names = {user.name for user in collect_region_users(tree)}
+    for other in iterate_users(project, start):
+        if other != script:
+            names.update(user.name for user in users_of(project, other) if not names.isdisjoint(user.names))
+    data = source_files.load_or_nothing(script, project.largest)
+    return any(name.encode() in data for name in names)
 
 
 def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:
@@ -180,6 +209,15 @@ def iterate_users(project: Project, start: str) -> Iterator[str]:
             if other not in above and current in project.direct_imports(other):
                 above.add(other)
                 work.append(other)
+
+
+def users_of(project: Project, path: str) -> list[RegionUser]:
+    """Return the classes and functions of a file, except data sets."""
+    known = project.users_by_path.get(path)
+    if known is None:
+        tree = parse_file(path, project.largest)
+        known = project.users_by_path[path] = [] if tree is None else collect_region_users(tree)
+    return known
 
 
 def _is_registered(tree: ast.Module) -> bool:

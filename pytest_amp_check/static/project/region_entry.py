@@ -51,6 +51,8 @@ class AutocastEntries(NamedTuple):
     called_in_regions   names of calls inside regions; "x." for a call of an attribute of x
     is_everywhere       a region may cover all code
     trains_itself       the file defines modules and runs backward: it is a program of its own
+    runs_backward       the file runs backward
+    initializes_apex    apex patches the functions of torch, or casts a model, for losses that another file scales
     """
 
     names: frozenset[str] = frozenset()
@@ -58,6 +60,8 @@ class AutocastEntries(NamedTuple):
     called_in_regions: frozenset[str] = frozenset()
     is_everywhere: bool = False
     trains_itself: bool = False
+    runs_backward: bool = False
+    initializes_apex: bool = False
 
 
 class RegionUser(NamedTuple):
@@ -192,14 +196,23 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         frozenset(called_in_regions),
         _enters_globally(tree, nodes),
         trains_own_modules(nodes),
+        _runs_backward(nodes),
+        any(map(_is_apex, nodes)) and not scales_with_apex(nodes),
     )
 
 
 def trains_own_modules(nodes: list[ast.AST]) -> bool:
     """Return True if a file defines modules and runs backward itself. ``nodes`` are all nodes of the file."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
-        isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
-    )
+    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and _runs_backward(nodes)
+
+
+def scales_with_apex(nodes: list[ast.AST]) -> bool:
+    """Return True if a file scales a loss by apex. A scaler of torch is then an alternative, for models of its own."""
+    return any(isinstance(node, ast.Call) and tail_name(node.func) == "scale_loss" for node in nodes)
+
+
+def _runs_backward(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes)
 
 
 def _autocast_aliases(nodes: list[ast.AST]) -> set[str]:
@@ -246,8 +259,7 @@ def _without_gradients(node: ast.AST) -> bool:
 def _enters_globally(tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Return True if a file calls autocast outside functions, classes and ``with``: the region may stay open.
 
-    Apex patches the functions of torch, or casts the model, so all later code runs in low precision. A float16 default
-    dtype has the same effect, and so have layers that cast their weights.
+    A float16 default dtype has the same effect, and so have layers that cast their weights.
     """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
     return next(_autocast_mentions(loose), None) is not None or any(map(_affects_all_code, nodes))
@@ -256,7 +268,7 @@ def _enters_globally(tree: ast.Module, nodes: list[ast.AST]) -> bool:
 def _affects_all_code(node: ast.AST) -> bool:
     if isinstance(node, ast.ClassDef):
         return _casts_weights(node)
-    return _is_apex(node) or _sets_float16_default(node)
+    return _sets_float16_default(node)
 
 
 def _sets_float16_default(node: ast.AST) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from ..sources import source_files
-from .import_reach import iterate_users, parse_file
+from .import_reach import iterate_users, users_of
 from .project import Project
-from .region_entry import RegionUser, collect_region_users
+from .region_entry import RegionUser
 
 #: Depth of base classes that are searched for a forward.
 _MAX_BASES = 5
@@ -30,7 +30,7 @@ def is_used_in_region(project: Project, path: str, names: set[str], own: list[Re
         data = source_files.load_or_nothing(other)
         if not any(name.encode() in data for name in searched):
             continue
-        for user in _users_of(project, other):
+        for user in users_of(project, other):
             if not searched.isdisjoint(user.names):
                 if user.is_in_region or _inherits_forward(project, other, user):
                     return True
@@ -45,15 +45,6 @@ def _inherits_forward(project: Project, path: str, user: RegionUser, depth: int 
     return any(
         other.name in user.bases and (other.is_in_region or _inherits_forward(project, source, other, depth + 1))
         for source in (path, *sorted(project.direct_imports(path)))
-        for other in _users_of(project, source)
+        for other in users_of(project, source)
         if other is not user
     )
-
-
-def _users_of(project: Project, path: str) -> list[RegionUser]:
-    """Return the classes and functions of a file, except data sets."""
-    known = project.users_by_path.get(path)
-    if known is None:
-        tree = parse_file(path, project.largest)
-        known = project.users_by_path[path] = [] if tree is None else collect_region_users(tree)
-    return known

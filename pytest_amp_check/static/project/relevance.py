@@ -6,6 +6,7 @@ enough.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 
@@ -188,6 +189,8 @@ def _does_part_of_training(module: Module) -> bool:
     """Return True if a file does a part of a training, and other files may do the rest."""
     if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE) or "optim" in module.identifiers:
         return True
+    if any(map(_names_scaler, module.identifiers)):
+        return True
     if "state_dict" not in module.identifiers:
         return False
     return _STATE_OF_TRAINING.search(strip_docstrings(module.text.encode())) is not None
@@ -294,7 +297,9 @@ def mark_relevant(
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
     for function in module.functions.values():
-        connecting = connects and "optim" in function.used_names and bool(does[function] & _OTHER_FILE)
+        connecting = bool(does[function] & _OTHER_FILE) and (
+            (connects and "optim" in function.used_names) or _passes_scaler(function, foreign)
+        )
         part = does[function] & (_BACKWARD | _STEP | _OTHER_FILE) or not function.used_names.isdisjoint(CLIP_FUNCTIONS)
         function.is_entry_point = (
             _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
@@ -316,6 +321,20 @@ def mark_relevant(
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _names_scaler(name: str) -> bool:
+    return name == "scaler" or name.endswith("_scaler")
+
+
+def _passes_scaler(function: Function, foreign: frozenset[str]) -> bool:
+    """Return True if a function passes a scaler to functions of other files, which do parts of its training."""
+    return any(
+        isinstance(node, ast.Call)
+        and not foreign.isdisjoint((tail_name(node.func), root_name(node.func)))
+        and any(_names_scaler(tail_name(given)) for given in (*node.args, *(k.value for k in node.keywords)))
+        for node in function.nodes
+    )
 
 
 def _keeps_large_number(cls: Class) -> bool:
@@ -360,7 +379,7 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
         bits = dict.fromkeys(foreign, _OTHER_FILE) | bits
     if foreign and module.identifiers >= {"backward", "step"}:
         # The object of another file may hold the scaler of this training.
-        bits.update((name, _AMP) for name in module.identifiers if name == "scaler" or name.endswith("_scaler"))
+        bits.update((name, _AMP) for name in filter(_names_scaler, module.identifiers))
     if scalers or not module.identifiers.isdisjoint(_SCALING_NAMES):
         bits["state_dict"] = bits["load_state_dict"] = _STATE
     elif foreign:

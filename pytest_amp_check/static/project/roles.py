@@ -20,6 +20,8 @@ CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
 #: Methods that cast or move modules, and also tensors.
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
+#: Methods of modules. Optimizers have ``zero_grad``, too.
+_OF_MODULES = frozenset({"parameters", "named_parameters", "zero_grad"})
 #: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
     *(framework.engine.signature_names for framework in FRAMEWORKS.values())
@@ -126,10 +128,10 @@ class RoleCollector:
         if the object is updated and the argument is cleared as an optimizer. Another object of the same name that
         scales or updates is a scaler too.
 
-        An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped and has the usual name. A module
-        has parameters. An object that runs backward and has a method of only one framework is the engine of that
-        framework. An object with "scaler" in its name that is called with an optimizer has the role of timm's scaler.
-        An optimizer with the name by which a framework passes its wrapper is an engine of the framework.
+        An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped or zeroed and has the usual name.
+        A module has parameters. An object that runs backward and has a method of only one framework is the engine of
+        that framework. An object with "scaler" in its name that is called with an optimizer has the role of timm's
+        scaler. An optimizer with the name by which a framework passes its wrapper is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
@@ -181,9 +183,10 @@ def _role_of_methods(text: str, names: set[str]) -> str:
     is_called_optimizer = names_optimizer(text)
     if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
         return "optimizer"
-    if "step" in names and is_called_optimizer:
+    # A base class may only clear what its subclasses step.
+    if is_called_optimizer and ("step" in names or names & _OF_MODULES == {"zero_grad"}):
         return "optimizer"
-    if names & {"parameters", "named_parameters", "zero_grad"}:
+    if names & _OF_MODULES:
         return "module"
     # Schedule-free optimizers have the modes of modules.
     has_modes = {"train", "eval"} <= names and not is_called_optimizer

@@ -7,7 +7,7 @@ import ast
 from ....protocol import events as e
 from ..conditions import conjunction, disjunction, negate
 from ..counters import compute_constant
-from ..identity import Operation, record_division, record_multiplication, structural_unknown
+from ..identity import Operation, find_divisor_node, record_division, record_multiplication, structural_unknown
 from ..interpreter import Interpreter, first_result
 from ..source_text import short_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue, merge_into
@@ -122,7 +122,10 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     is_data_size = op in ("+", "*") and are_data_sizes((left, right))
     if is_divided or is_data_size or made.normalization is not NO_NORMALIZATION:
         made.normalization = made.normalization._replace(
-            is_divided=is_divided, is_only_summed=is_only_summed, is_data_size=is_data_size
+            is_divided=is_divided,
+            is_only_summed=is_only_summed,
+            is_only_by_number=is_divided and _is_only_by_number(op, left, right, node),
+            is_data_size=is_data_size,
         )
     if op in ("+", "-", "*", "/"):
         is_comparison_result = (
@@ -138,6 +141,13 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
         elif op == "*":
             record_multiplication(interp, made, left, right)
     return made
+
+
+def _is_only_by_number(op: str, left: Value, right: Value, node: ast.AST) -> bool:
+    """Return True if a result is divided only by numbers that the code writes out."""
+    is_written = op != "/" or isinstance(find_divisor_node(node), ast.Constant)
+    divided = [side.normalization for side in (left, right) if side.normalization.is_divided]
+    return is_written and all(side.is_only_by_number for side in divided)
 
 
 #: Operators whose result grows with a counter.

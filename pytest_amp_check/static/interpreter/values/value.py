@@ -102,6 +102,7 @@ class Normalization(NamedTuple):
     is_only_summed         ``is_divided`` holds only because the value was summed
     is_only_weighted       ``is_divided`` holds only because of a factor computed from this iteration's data alone
     is_only_share          ``is_divided`` holds only because of a factor that may be a share of the value
+    is_only_by_number      ``is_divided`` holds only because of numbers that the code writes out
     is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
     is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
     is_zeros               the value is a new tensor of zeros: no loss, or one to which code adds terms
@@ -114,6 +115,7 @@ class Normalization(NamedTuple):
     is_only_summed: bool = False
     is_only_weighted: bool = False
     is_only_share: bool = False
+    is_only_by_number: bool = False
     is_sample_mean: bool = False
     is_data_size: bool = False
     is_zeros: bool = False
@@ -131,6 +133,7 @@ class Normalization(NamedTuple):
             self.is_only_summed and other.is_only_summed,
             self.is_only_weighted and other.is_only_weighted,
             self.is_only_share and other.is_only_share,
+            self.is_only_by_number and other.is_only_by_number,
             self.is_sample_mean and other.is_sample_mean,
             self.is_data_size and other.is_data_size,
             self.is_zeros and other.is_zeros,
@@ -187,7 +190,7 @@ class Value:
     def set_divided(self, *, is_divided: bool) -> None:
         """Set whether the value was divided."""
         if self.normalization.is_divided is not is_divided:
-            self.normalization = self.normalization._replace(is_divided=is_divided)
+            self.normalization = self.normalization._replace(is_divided=is_divided, is_only_by_number=False)
 
     def with_dtype_info(self, dtype_info: DtypeInfo) -> Value:
         """Return the value with this dtype info, or the same object if the kind has no dtype info."""
