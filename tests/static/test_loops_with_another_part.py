@@ -938,7 +938,7 @@ LOOPS: list[Case] = [
             "region": "open('x')",
             "fwd": "loss = F.binary_cross_entropy(model(x), y)",
         },
-        [],
+        [("loss = F.binary_cross_entropy(model(x), y)", "scale@outside-autocast")],
     ),
     (
         {

@@ -210,7 +210,9 @@ def test_calls_in_regions(text: str, called: set[str]) -> None:
     ],
 )
 def test_what_all_later_code_runs_under(text: str, *, expected: bool) -> None:
-    assert entries(text).is_everywhere is expected
+    found = entries(text)
+    # Apex covers the code whose losses it scales.
+    assert (found.is_everywhere or found.initializes_apex) is expected
 
 
 @pytest.mark.parametrize(

@@ -246,14 +246,25 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     elif kind is not None:
         interp.emit(kind, node, owners=owners, names=names)
     elif literal_value(value) is None:
-        # Code may clear before the program constructs its optimizers.
-        cleared = all_optimizer_keys(interp) or None if owners is None else owners
-        _emit_cleared(interp, target.params, node, cleared, names)
+        _emit_cleared(interp, target.params, node, _find_cleared(interp) if owners is None else owners, names)
     else:
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
         interp.emit(e.Handoff, node, objects=given, given=given, about=e.MATTERS)
+
+
+def _find_cleared(interp: Interpreter) -> tuple[int, ...] | None:
+    """Return the optimizers whose gradients a clear of unknown owners clears; None stands for all optimizers."""
+    # Code may clear gradients of a raw loss before the program constructs its optimizers. Gradients of a scaled loss
+    # are those of the step that follows, often as `p.grad = total`.
+    last = _last_use(interp)
+    is_scaled = isinstance(last, e.Backward) and last.scaling.is_scaled
+    return all_optimizer_keys(interp) or (() if is_scaled else None)
+
+
+def _last_use(interp: Interpreter) -> e.Event | None:
+    return next((made.event for made in reversed(interp.builder.nodes) if isinstance(made.event, _USED)), None)
 
 
 def _emit_cleared(
@@ -264,8 +275,7 @@ def _emit_cleared(
     Gradients of some parameters that are cleared between backward and step freeze these parameters for now. The
     gradients of all other parameters remain for this step and for the next backward.
     """
-    last = next((made.event for made in reversed(interp.builder.nodes) if isinstance(made.event, _USED)), None)
-    if not isinstance(last, e.Backward) or not _is_partial(interp, params, node):
+    if not isinstance(_last_use(interp), e.Backward) or not _is_partial(interp, params, node):
         interp.emit(e.ZeroGrad, node, owners=owners, names=names)
 
 
