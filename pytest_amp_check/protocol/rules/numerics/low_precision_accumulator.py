@@ -104,6 +104,7 @@ RULE = Rule(
         ),
         "reduction:window": ViolationKind(
             "`{call}` sums the gradients of all micro-batches of a window in {dtype}: write `{instead}`",
+            INFO,
             effect="small gradients are lost beside a large sum, more so in long windows; no error",
         ),
         "reduction:setting": ViolationKind(
