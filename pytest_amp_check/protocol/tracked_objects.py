@@ -211,8 +211,8 @@ class ObjectAttributes(ScalerAttributes, OptimizerAttributes, ModuleAttributes, 
     kind: str = ""
     #: Other code has the object.
     shared: bool = False
-    #: Unanalyzed code receives the object, somewhere in the program.
-    escaped: bool = False
+    #: The analyzed code constructs the object, and gives it to no other code.
+    confined: bool = False
 
     def __init__(self, **attributes: FieldValue) -> None:
         self.__dict__.update(attributes)

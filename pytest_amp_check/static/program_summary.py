@@ -49,8 +49,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     scalers = [tracked_object for tracked_object in program.objects if tracked_object.role == "scaler"]
     live = _live_scalers(program, scalers, scaled, events)
     program.attributes.live_scalers = list(live)
-    for key in {key for event in events[e.Handoff] for key in event.objects}:
-        program.objects[key].attributes.escaped = True
+    handed = {key for event in events[e.Handoff] for key in event.objects}
+    for scaler in scalers:
+        scaler.attributes.confined = scaler.attributes.constructed and scaler.key not in handed
     mark_scaler_left_out(program)
     program.attributes.left_scalers = _scalers_without_update(program, scalers)
     program.attributes.scales_apart = any(map(_scales_for_other_code, program.graphs))

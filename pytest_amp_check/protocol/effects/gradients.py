@@ -317,16 +317,10 @@ def apply_escape(checker: Checker, ctx: EventContext, event: e.Handoff) -> PathS
     for i in handed:
         before = ctx.optimizer_states[i]
         apply_transition(checker, ctx, i, a.HANDOFF)
-        if before.stage == a.STAGE_STEPPED and not may_be_updated_elsewhere(checker, before.scaler_key):
+        if before.stage == a.STAGE_STEPPED and checker.program.objects[before.scaler_key].attributes.confined:
             # Code that has only the optimizer cannot update the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(stage=a.STAGE_STEPPED)
     return ctx.next_state()
-
-
-def may_be_updated_elsewhere(checker: Checker, scaler: int) -> bool:
-    """Return True if unanalyzed code may have a scaler: such code constructs the scaler, or receives it."""
-    known = checker.program.objects[scaler].attributes
-    return known.escaped or not known.constructed
 
 
 def apply_loop_exit(checker: Checker, ctx: EventContext, event: e.LoopExit) -> PathState:
