@@ -215,6 +215,10 @@ def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: s
     kind = "log" if key == "grad_norm" and 0 < low * 30 < high else "linear"
     # Rounding moves points of an almost constant line, such as clipped norms, out of the range of the exact values.
     low, high = min([low, *_find_ys(data)]), max([high, *_find_ys(data)])
+    # Over the whole height, the rounding of such a line would look like a cliff between ticks of the same words.
+    room = max(abs(low), abs(high)) / 10
+    if kind == "linear" and low < high < low + room / 100:
+        low, high = low - room, high + room
     if wild:
         said = sorted({str(value) for _, value in wild})
         data.append(

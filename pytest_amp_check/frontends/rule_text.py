@@ -136,7 +136,9 @@ def _short_reason(rule: Rule) -> str:
     """Return the first sentences of the reason."""
     import re
 
-    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", rule.rationale.split("\n\n")[0].replace("\n", " ").strip())
+    reason = rule.rationale.split("\n\n")[0].replace("\n", " ").strip()
+    # An even number of backticks follows: the place is outside code, such as a message of torch.
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])(?=(?:[^`]*`[^`]*`)*[^`]*$)", reason)
     return " ".join(sentences[:_SHORT])
 
 

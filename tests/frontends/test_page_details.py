@@ -586,6 +586,21 @@ def test_almost_equal_norms_are_inside_their_chart(norms: tuple[float, float]) -
             assert all(low <= y <= high for y in drawn["data"][0]["y"]), drawn
 
 
+@pytest.mark.parametrize("norms", [(0.09999924153, 0.09999996421), (2.00000011, 1.99999), (0.999994, 1.0)])
+def test_the_rounding_of_almost_equal_norms_is_no_cliff(norms: tuple[float, float]) -> None:
+    def heights() -> list[float]:
+        panels = page(run).data["run-1-steps-data"]["panels"]
+        axes = [each["y"] for each in panels if each["title"] in ("loss", "gradient norm at the step, unscaled")]
+        return [axis["high"] - axis["low"] for axis in axes]
+
+    run = example_run(steps=2)
+    for step, norm in zip(run["steps"], norms, strict=True):
+        step |= {"grad_norm": norm, "loss": -norm}
+    assert heights() == pytest.approx([norms[0] / 5] * 2, rel=0.01)
+    run["steps"][1] |= {"grad_norm": norms[0] * 1.01, "loss": norms[0] * -1.01}
+    assert heights() == pytest.approx([norms[0] / 100] * 2, rel=0.01)
+
+
 def test_every_chart_has_a_name_for_screen_readers() -> None:
     source = html.render_report([example_run()], others=[example_run()])
     assert re.findall(r'data-figure="([\w-]+)-data" data-label="([^"]+)"', source) == [

@@ -234,6 +234,14 @@ def test_a_page_of_a_rule_says_how_its_fix_is_made_and_who_finds_it() -> None:
         assert f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```\n\n## Sources\n\n- ' in page
 
 
+def test_the_short_reason_of_a_rule_ends_with_a_sentence() -> None:
+    for rule in RULES.values():
+        reason = rule_text.short_rule_markdown(rule).split("\n\n## Change\n")[0].rsplit("\n\n", 1)[1]
+        assert reason.endswith("."), rule.code
+        assert reason.count("`") % 2 == 0, rule.code
+        assert " ".join(reason.split()) in rule_text.rule_summary_markdown(rule, "")
+
+
 # Findings.
 
 
