@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check import check_paths
+from pytest_amp_check import check_paths, check_source
 
 YAML = """\
 dtype: {dtype}
@@ -113,3 +113,23 @@ def test_a_file_in_a_folder_above_the_program_is_found(tmp_path: Path) -> None:
     (tmp_path / "pkg" / "fit.py").write_text(SCRIPTS["subscripts"] + LOOP)
     (tmp_path / "conf.yaml").write_text(YAML.format(dtype="bfloat16"))
     assert [finding.code for finding in check_paths([tmp_path / "pkg"]).findings] == ["AMP501"]
+
+
+@pytest.mark.parametrize(
+    ("key", "parameter", "expected"),
+    [
+        ('"low"', "dtype='low'", ["AMP501"]),
+        ('"low"', "dtype='wide'", []),
+        # Neither the key nor the setting is known.
+        ("LOW", "dtype=CHOSEN", []),
+    ],
+)
+def test_the_default_of_a_setting_chooses_an_entry_of_a_table(key: str, parameter: str, expected: list[str]) -> None:
+    source = (
+        "import torch\nfrom transformers import AutoModel\nfrom names import CHOSEN, LOW\nfrom data import loader, nn\n"
+        f"DTYPES = {{{key}: torch.bfloat16, 'wide': torch.float32}}\n\n\n"
+        f"def load(name, {parameter}):\n"
+        "    return AutoModel.from_pretrained(name, torch_dtype=DTYPES[dtype])\n\n\n"
+        "model = load('a/b')\n"
+    )
+    assert [finding.code for finding in check_source(source + LOOP)] == expected

@@ -65,14 +65,6 @@ class Section:
                 if isinstance(value, Section):
                     yield from value.walk()
 
-    def words(self) -> Iterator[str]:
-        """Yield all keys and texts of this section and of the sections below it."""
-        for section in self.walk():
-            for setting in section.settings.values():
-                yield setting.key
-                values = setting.value if isinstance(setting.value, list) else [setting.value]
-                yield from (value for value in values if isinstance(value, str))
-
 
 def load_settings(path: str, text: str) -> Section:
     """Return the settings of a file. Raise :class:`.Unreadable` for a text that is not in the format of the file.

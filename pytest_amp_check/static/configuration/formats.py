@@ -25,8 +25,8 @@ class LowSetting(NamedTuple):
 
 Format = Callable[[Section], Iterator[LowSetting]]
 
-#: Names of low dtypes in configuration files -> dtype.
-_LOW_DTYPES = {
+#: Names of low dtypes in settings -> dtype.
+LOW_DTYPES = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",
     "torch.bfloat16": "bfloat16",
@@ -68,7 +68,7 @@ def _trains_weights(root: Section) -> bool:
 
 def _stored(setting: Setting | None, instead: str) -> Iterator[LowSetting]:
     """Yield a setting that names a low dtype for the weights."""
-    dtype = _LOW_DTYPES.get(setting.value) if setting is not None and isinstance(setting.value, str) else None
+    dtype = LOW_DTYPES.get(setting.value) if setting is not None and isinstance(setting.value, str) else None
     if setting is not None and dtype is not None:
         yield LowSetting(setting, dtype, "storage", f"{setting.key}: {instead}")
 
@@ -117,8 +117,8 @@ def _read_torchtitan(root: Section) -> Iterator[LowSetting]:
     if "mixed_precision_param" in training.settings or isinstance(root.value("parallelism"), Section):
         yield from _stored(training.find("dtype"), "float32")
     reduced = training.find("mixed_precision_reduce")
-    if reduced is not None and reduced.value in _LOW_DTYPES:
-        yield LowSetting(reduced, _LOW_DTYPES[reduced.value], "reduction", "mixed_precision_reduce: float32")
+    if reduced is not None and reduced.value in LOW_DTYPES:
+        yield LowSetting(reduced, LOW_DTYPES[reduced.value], "reduction", "mixed_precision_reduce: float32")
 
 
 def _read_verl(root: Section) -> Iterator[LowSetting]:
@@ -134,11 +134,11 @@ def _read_deepspeed(root: Section) -> Iterator[LowSetting]:
         return
     bfloat16, float16 = (root.value(f"{name}.enabled") is True for name in ("bf16", "fp16"))
     summed = root.find("communication_data_type")
-    dtype = _LOW_DTYPES.get(summed.value) if summed is not None and isinstance(summed.value, str) else None
+    dtype = LOW_DTYPES.get(summed.value) if summed is not None and isinstance(summed.value, str) else None
     if summed is not None and dtype is not None and not float16 and (dtype == "float16" or not bfloat16):
         yield LowSetting(summed, dtype, "reduction", "communication_data_type: fp32")
     kept, micro_batches = root.find("data_types.grad_accum_dtype"), str(root.value("gradient_accumulation_steps"))
-    dtype = _LOW_DTYPES.get(kept.value) if kept is not None and isinstance(kept.value, str) else None
+    dtype = LOW_DTYPES.get(kept.value) if kept is not None and isinstance(kept.value, str) else None
     if kept is not None and dtype is not None and micro_batches.isdigit() and micro_batches != "1":
         yield LowSetting(kept, dtype, "window", "grad_accum_dtype: fp32")
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):

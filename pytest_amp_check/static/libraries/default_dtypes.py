@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from ...protocol.events import UNKNOWN
 from ...protocol.source_text import access_text
+from ..configuration.formats import LOW_DTYPES
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import load_any_import
 from ..interpreter.interpreter import Interpreter
@@ -15,12 +17,6 @@ from ..project.syntax import tail_name
 from .loaded_settings import find_loaded_setting
 from .syntax_queries import assigned_values, constant_of_node, find_nodes, keywords_of, last_name
 
-#: Names of low dtypes in settings.
-_NAMED = {
-    "half": "float16",
-    **dict.fromkeys(("float16", "fp16", "torch.float16"), "float16"),
-    **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
-}
 #: Maximum number of variables and attributes that lead to the default of a setting.
 MAX_STEPS = 4
 
@@ -51,8 +47,8 @@ def _setting_of(node: ast.expr) -> ast.expr:
 def _dtype_of(node: ast.expr | None) -> str:
     """Return the low dtype that an expression names, as an attribute of torch or as a text, or ""."""
     if isinstance(node, ast.Constant):
-        return _NAMED.get(node.value, "") if isinstance(node.value, str) else ""
-    return _NAMED.get(last_name(node), "") if isinstance(node, ast.Attribute) else ""
+        return LOW_DTYPES.get(node.value, "") if isinstance(node.value, str) else ""
+    return LOW_DTYPES.get(last_name(node), "") if isinstance(node, ast.Attribute) else ""
 
 
 def _find_default(interp: Interpreter, node: ast.expr, steps: int) -> ast.expr | None:
@@ -80,7 +76,7 @@ def _default_of_entry(interp: Interpreter, table: str, setting: ast.expr, steps:
     """Return the value in a dict of the module for the default of a setting: ``DTYPES[args.dtype]``."""
     chosen = constant_of_node(_find_default(interp, setting, steps - 1))
     made = assigned_values(interp.state.frame.module.tree.body, table)
-    if len(made) != 1 or not isinstance(made[0], ast.Dict):
+    if chosen is UNKNOWN or len(made) != 1 or not isinstance(made[0], ast.Dict):
         return None
     entries = zip(made[0].keys, made[0].values, strict=True)
     return next((value for key, value in entries if key is not None and constant_of_node(key) == chosen), None)
