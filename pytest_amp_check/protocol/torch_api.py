@@ -246,6 +246,8 @@ DTYPES = {
 
 #: Largest finite float16 number.
 FLOAT16_MAX = 65504.0
+#: The largest finite bfloat16, below that of float32.
+BFLOAT16_MAX = (2 - 2**-7) * 2.0**127
 #: Largest number that rounds to zero in float16.
 FLOAT16_ZERO = 2.0**-25
 

@@ -46,7 +46,7 @@ class OptimizerAttributes:
 
     #: Modules whose parameters the optimizer owns, None if unknown.
     owns: frozenset[int] | None = None
-    #: Modules whose parameters a constructor received that is not analyzed.
+    #: Modules whose parameters a constructor received that is not analyzed, or a function that groups them.
     given_modules: frozenset[int] = frozenset()
     #: Other optimizers that own some of the parameters.
     shares: set[int] | None = None

@@ -8,7 +8,7 @@ option, only overflows and cancellations that spoil the result for ordinary valu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..protocol import events as e
 from ..protocol.event_graph import Program
@@ -18,7 +18,7 @@ from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
-from .project.import_reach import casts_models, chooses_model_dtype, is_near_region, may_choose_float16
+from .project.import_reach import casts_models, chooses_model_dtype, gets_float32, is_near_region, may_choose_float16
 from .project.module import Class, Function, Module
 from .project.project import Project
 from .sources.patterns import Code, fragile_lines
@@ -29,24 +29,30 @@ if TYPE_CHECKING:
 
 #: Kinds of effects that the dtype of inputs decides.
 _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.LowParameter, e.Fill, e.LowOp, e.CustomFunction)
+#: Kinds of effects that a region adds to those of low inputs.
+_KINDS_OF_REGION = (e.LowPositions, e.DtypeClash, e.LowOp)
 #: Kinds of clashes of dtypes that the dtype of inputs decides.
 _CLASHES = frozenset(("numpy", "write", "write-wide", "matmul"))
 _WORDS = re.compile(r"\w+")
+_BEFORE_OPERAND = re.compile(r"(?:log|sqrt)\(\s*$")
+_AFTER_OPERAND = re.compile(r"\s*\)\.(?:log|r?sqrt)\(")
 #: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
 _COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 #: Violation of code that runs without autocast on purpose.
 _ISLAND = "fragile:island"
-#: Violation of a buffer that a cast of the model rounds.
-_BUFFER = "positions:buffer"
-#: Violation of a Function that raises under the autocast of any caller.
-_FUNCTION = "function:undecorated"
+#: Violations of a buffer that a cast of the model rounds.
+_BUFFERS = frozenset({"positions:buffer", "sum:buffer"})
+#: Violations of a Function that raises under the autocast of any caller.
+_FUNCTIONS = frozenset({"function:undecorated", "function:foreign"})
 #: Violations without need of a region in sight: code that switches autocast off is evidence of one around it, and a
 #: Function is public code like a layer.
-_OF_NO_REGION = (_ISLAND, _BUFFER, _FUNCTION)
+_OF_NO_REGION = _BUFFERS | _FUNCTIONS | {_ISLAND}
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
-_OVERFLOWING = frozenset(("fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound"))
+_OVERFLOWING = frozenset(
+    ("epsilon:added", "fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound")
+)
 
 
 def find_assumed_effects(
@@ -77,22 +83,26 @@ def find_assumed_effects(
     if in_region and is_cast and "register_buffer" in module.text:
         # A region leaves buffers as they are; a cast of the model does not.
         analyze_as_low(module, program, project, HALF, in_region=False, functions=functions)
+    lines = module.text.split("\n")
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
-            if number >= first_of_casts and not (isinstance(event, e.LowPositions) and event.how == "buffer"):
+            if number >= first_of_casts and not _is_of_buffer(event):
                 continue
-            if number >= first_of_region and not isinstance(event, (e.LowPositions, e.DtypeClash, e.LowOp)):
+            if first_of_region <= number < first_of_casts and not isinstance(event, _KINDS_OF_REGION):
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
                 continue
             if isinstance(event, e.CustomFunction):
                 # A file that enters autocast shows to what it applies its Functions.
-                is_common = bool(project.autocast_files) and "autocast" not in module.text
+                is_evident_use = bool(project.autocast_files) or "custom_fwd" in module.text
+                is_common = is_evident_use and "autocast" not in module.text
             else:
-                is_common = _is_common_harm(event, may_overflow=may_overflow, casts_models=is_cast)
+                is_common = _is_common_harm(
+                    event, lines, may_overflow=may_overflow, casts_models=is_cast, in_region=in_region
+                )
             if not (dtype or is_common):
                 continue
             for finding in check_event(event, program):
@@ -109,6 +119,11 @@ def find_assumed_effects(
             for key, finding in found.items()
             if finding.label in _OF_NO_REGION or (rounds and finding.label not in _OVERFLOWING)
         }
+    if not dtype and found:
+        wide = {
+            name for name in {each.site.function for each in found.values()} if gets_float32(project, module.path, name)
+        }
+        found = {key: finding for key, finding in found.items() if finding.site.function not in wide}
     for finding in found.values():
         finding.certain = False
         finding.condition = _describe_assumption(finding, dtype, in_region=in_region)
@@ -117,15 +132,24 @@ def find_assumed_effects(
     return list(found.values())
 
 
+def _is_of_buffer(event: e.Event | None) -> bool:
+    """Return True for an effect on a buffer, which a cast of the model makes low."""
+    return (isinstance(event, e.LowPositions) and event.how == "buffer") or (
+        isinstance(event, e.LowSum) and event.buffer
+    )
+
+
 def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> str:
     """Return the assumption under which a finding holds: whose inputs have which dtype, and what makes them low."""
     function = finding.site.function
     whose = f"the inputs of `{function}`" if function else "the inputs"
     overflows = finding.label in _OVERFLOWING
     is_low = dtype or ("float16" if overflows else "float16 or bfloat16")
-    if finding.label == _BUFFER:
+    if finding.label in _BUFFERS:
         return "if a cast of the model, as `model.half()`, reaches this module"
-    if finding.label == _FUNCTION:
+    if finding.label == "function:foreign":
+        return "if it is applied under `torch.autocast`, to tensors of different dtypes"
+    if finding.label in _FUNCTIONS:
         return "if it is applied under `torch.autocast`, to weights in float32"
     if dtype:
         return f"if {whose} are {is_low}"
@@ -165,16 +189,31 @@ def _first_line(function: Function) -> int:
     return min([function.node.lineno, *(each.lineno for each in function.decorators)])
 
 
-def _is_common_harm(event: e.Event, *, may_overflow: bool, casts_models: bool) -> bool:
+def _is_common_harm(
+    event: e.Event, lines: Sequence[str], *, may_overflow: bool, casts_models: bool, in_region: bool
+) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels.
 
     Code without autocast that is meant to run in float32 counts for all values.
     """
+    if isinstance(event, e.LowSum):
+        return event.average and (casts_models if event.buffer else not in_region)
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles") or (event.how == "buffer" and casts_models)
+    if isinstance(event, e.Epsilon):
+        return event.how == "added" and may_overflow and (event.divides or _is_operand_of_root(event.site, lines))
     if not isinstance(event, e.FragileMath):
         return False
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
+
+
+def _is_operand_of_root(site: Site, lines: Sequence[str]) -> bool:
+    """Return True if an expression is the operand of a root or a logarithm, which are steep at zero."""
+    row = lines[site.line - 1] if site.line == site.end_line else ""
+    return (
+        _BEFORE_OPERAND.search(row[: site.column]) is not None
+        or _AFTER_OPERAND.match(row[site.end_column :]) is not None
+    )
 
 
 def _may_depend_on_inputs(event: e.Event) -> bool:

@@ -163,7 +163,7 @@ class Cache:
             project.has_lightning16,
             project.may_resume,
             sorted(project.low_model_files),
-            sorted(project.cast_packages),
+            sorted(project.casting_files),
         ]
         self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
         self._changed_paths.update(

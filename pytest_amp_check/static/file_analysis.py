@@ -211,7 +211,9 @@ def analyze(
         runs = RunsByEntry()
         is_read = path not in project.assumed_files
         reached = analyze_module(module, program, project, visited_calls, runs) if is_read else {}
-        summarize_program(program, lambda: import_reach.is_near_float16(project, path, parsed))
+        near_float16 = partial(import_reach.is_near_float16, project, path, parsed)
+        near_region = partial(import_reach.is_near_region, project, path, parsed)
+        summarize_program(program, near_float16, near_region)
         if not may_be_in_region:
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
         findings = check(program)
@@ -230,7 +232,7 @@ def analyze(
             separate_program = Program()
             separate_program.attributes = program.attributes.copy()
             own_reached = analyze_functions(module, separate_program, project, inside)
-            summarize_program(separate_program, lambda: import_reach.is_near_float16(project, path, parsed))
+            summarize_program(separate_program, near_float16, near_region)
             again = own_reached.keys() & reached.keys()
             findings = [finding for finding in findings if not finding.entries or finding.entries.keys() - again]
             findings += check_without_callers(separate_program)
@@ -243,7 +245,7 @@ def analyze(
             opened_program = Program()
             opened_program.attributes = program.attributes.copy()
             analyze_functions(module, opened_program, project, turned_off.functions)
-            summarize_program(opened_program, lambda: import_reach.is_near_float16(project, path, parsed))
+            summarize_program(opened_program, near_float16, near_region)
             findings += turned_off.select_findings(check_without_callers(opened_program), path, reached)
         if not program.attributes.fragment and (project.assumed_dtype or Code(text.encode()).has_fragile_math):
             findings += find_assumed_effects(

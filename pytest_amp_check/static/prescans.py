@@ -147,7 +147,7 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
         return prescan.computes_tensors
     if prescan.multiplies_coordinates and project.autocast_files:
         return True
-    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files or project.cast_packages)
+    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files or project.casting_files)
 
 
 class _PrescanResults(NamedTuple):

@@ -12,6 +12,7 @@ from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.guards import are_exclusive
 from ..protocol.sites import Site
+from ..protocol.torch_api import BFLOAT16_MAX
 from ..protocol.tracked_objects import TrackedObject
 from .interpreter.values.value import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
@@ -41,8 +42,11 @@ class _EventsByKind:
         return self._events[kind]  # type: ignore[return-value]
 
 
-def summarize_program(program: Program, near_float16: Callable[[], bool]) -> None:
-    """Set the attributes of the program for the rules; ``near_float16`` returns True if float16 may be in use."""
+def summarize_program(program: Program, near_float16: Callable[[], bool], near_region: Callable[[], bool]) -> None:
+    """Set the attributes of the program for the rules.
+
+    ``near_float16`` returns True if float16 may be in use, ``near_region`` if a region in any dtype may be.
+    """
     events = _EventsByKind(program.graphs)
     stepped = _stepped_optimizers(program, events)
     scaled = [event for event in (*events[e.Scale], *events[e.ScalerStep]) if event.subject is not None]
@@ -73,9 +77,11 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     frozen = {t.key for t in program.objects if t.attributes.training.frozen or t.attributes.training.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
-    trained = _with_submodules(program, _owned_modules(bare) - frozen)
+    known = [t for t in bare if t.attributes.constructed]
+    trained = _with_submodules(program, (_owned_modules(bare) | _given_modules(known)) - frozen)
     # If the code chooses between a known optimizer and one that is not analyzed, the latter may keep float32 copies.
-    by_unknown = _with_submodules(program, _given_modules(bare) - frozen)
+    unknown = [t for t in bare if not t.attributes.constructed]
+    by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
     program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     program.attributes.trained_modules = {*trained, *by_trainer, *by_unknown} - frozen
     if events[e.ModuleCast]:
@@ -84,7 +90,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     filled = [event for event in events[e.Fill] if event.eligible]
     if filled and not near_float16():
         for event in filled:
-            event.eligible = False
+            is_beyond = BFLOAT16_MAX < abs(event.value) < float("inf")
+            event.eligible = is_beyond and (event.dtype == "bfloat16" or near_region())
+            event.dtype = "bfloat16"
     is_without_scaler = any(tracked_object.attributes.constructed for tracked_object in stepped) and not scalers
     for graph in program.graphs:
         steps_without_scaler = _steps_without_scaler(program, graph)
@@ -294,7 +302,7 @@ def _trains_later(program: Program, graph: Graph, index: int) -> bool:
     cast = graph.nodes[index].event
     made = [event for node in graph.nodes[index:] if isinstance(event := node.event, e.OptimizerNew)]
     optimizers = [program.objects[event.subject] for event in made if event.subject is not None and not event.found]
-    return cast is not None and cast.subject in _owned_modules(optimizers)
+    return cast is not None and cast.subject in _owned_modules(optimizers) | _given_modules(optimizers)
 
 
 def _excludes(graph: Graph, event: Event, other: Event) -> bool:

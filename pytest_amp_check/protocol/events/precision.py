@@ -44,6 +44,8 @@ class Fill(Event):
     bound: bool = False
     #: The filled tensor is cast to float16 after the fill.
     cast: bool = False
+    #: The dtype of the filled tensor, float16 or bfloat16, whose range is that of float32 but for its end.
+    dtype: str = "float16"
 
 
 class Epsilon(LowPrecisionEffect):
@@ -85,6 +87,8 @@ class LowSum(LowPrecisionEffect):
     count: bool = False
     #: The second moment of an optimizer.
     moment: bool = False
+    #: A buffer of a module, whose dtype a cast of the model decides.
+    buffer: bool = False
 
 
 class LowReduction(LowPrecisionEffect):

@@ -453,7 +453,7 @@ INDEX: tuple[Listing, ...] = (
         ("large fill",),
         ("Fill",),
         (),
-        ("fill:overflow", "fill:cast", "fill:bound"),
+        ("fill:overflow", "fill:bfloat16", "fill:cast", "fill:bound"),
     ),
     (
         ("AMP507", "fragile-low-precision-math", "numerics", "warning", "static", True, "safe"),
@@ -497,6 +497,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "sum:low",
             "sum:average",
+            "sum:buffer",
             "sum:count",
             "sum:moment",
             "sum:still",

@@ -43,6 +43,9 @@ _TRAINING_KEY = re.compile(
 )
 #: Words of a training of adapters alone, and of engines that update float32 copies of the weights.
 _OTHER_WEIGHTS = re.compile(r"lora|peft|adapter|deepspeed|load_in_[48]bit|megatron_amp", re.IGNORECASE)
+#: Keys of the class of an object, and of the name of a pretrained model.
+_CLASS_KEYS = ("_target_", "_component_", "class_path")
+_MODEL_NAMES = frozenset({"pretrained_model_name_or_path", "model_name_or_path", "name_or_path", "model_name"})
 _OFF = (None, False, "", "none", "null", "no", "0")
 
 
@@ -93,6 +96,18 @@ def _read_transformers(root: Section) -> Iterator[LowSetting]:
     if "model_name_or_path" in root.settings and "learning_rate" in root.settings and _trains_weights(root):
         for key in ("torch_dtype", "dtype"):
             yield from _stored(root.find(key), "float32")
+
+
+def _read_recipe(root: Section) -> Iterator[LowSetting]:
+    """Yield the dtype in which a recipe loads a model of Transformers that an optimizer of torch trains as a whole.
+
+    The recipe names the class of the optimizer, as Hydra and jsonargparse do.
+    """
+    named = (section.text(key) for section in root.walk() for key in _CLASS_KEYS)
+    if any(name.startswith("torch.optim.") for name in named) and _trains_weights(root):
+        for section in root.walk():
+            if section is not root and not _MODEL_NAMES.isdisjoint(section.settings):
+                yield from _stored(section.find("torch_dtype"), "float32")
 
 
 def _read_llama_factory(root: Section) -> Iterator[LowSetting]:
@@ -153,6 +168,7 @@ FORMATS: tuple[Format, ...] = (
     _read_lightning,
     _read_torchtune,
     _read_transformers,
+    _read_recipe,
     _read_llama_factory,
     _read_axolotl,
     _read_torchtitan,

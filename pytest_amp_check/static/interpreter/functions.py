@@ -42,7 +42,7 @@ OTHER_FILES_BUDGET = 2_000
 ALL_OTHER_FILES_BUDGET = 8_000
 #: Calls by which a function takes part in a training step, for the report of calls that are not followed.
 _PROTOCOL_CALLS = frozenset({"backward", "unscale_", "step", "zero_grad"})
-#: Share of these budgets for functions that are no entry point and write no checkpoint.
+#: Share of these budgets for functions that only compute, or only cast, and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
 #: Maximum number of statements of a function that is inlined although these budgets are exceeded.
 MAX_LEAF_STATEMENTS = 40
@@ -321,7 +321,8 @@ def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
     """Return True if the budget for code of other files is exceeded."""
     if function.module is interp.module or _is_small_leaf(interp, function):
         return False
-    part = 1 if function.is_entry_point or function.may_save_checkpoint else MINOR_BUDGET_SHARE
+    acts = function.is_entry_point and not function.is_weight_entry_point
+    part = 1 if acts or function.may_save_checkpoint else MINOR_BUDGET_SHARE
     return (
         interp.other_file_statements > OTHER_FILES_BUDGET * part
         or interp.all_other_file_statements + interp.other_file_statements > ALL_OTHER_FILES_BUDGET * part

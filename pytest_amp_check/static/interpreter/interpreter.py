@@ -112,7 +112,9 @@ class HandlerTable:
         self.dtype_annotators: dict[type[ast.AST], Callable[[Interpreter, Any, Value], Value]] = {}
         #: Listeners of assignments, before the targets change; of assigned items; of expression statements
         #: (`expression_listeners`); of an average that the learning rate includes (`rate_division_listeners`).
-        self.assignment_listeners: list[Callable[[Interpreter, ast.Assign], None]] = []
+        self.assignment_listeners: list[Callable[[Interpreter, ast.Assign, Value], None]] = []
+        #: Listeners of an optimizer that a method of a module may return, with the tensor that another method returns.
+        self.found_optimizer_listeners: list[Callable[[Interpreter, Any, UnknownValue], None]] = []
         self.item_write_listeners: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
         #: Listeners of an evaluated condition that ends the program, with the truth for which the program ends.
         self.end_condition_listeners: list[Callable[[Interpreter, ast.expr, bool], None]] = []
@@ -182,6 +184,8 @@ class Interpreter:
         self.pending_assignments: dict[ast.expr, Function] = {}
         self.instances: dict[object, Instance] = {}
         self.unknown_values: dict[object, UnknownValue] = {}
+        #: Keys of unknown values for which another unknown value stands where branches join, by its key.
+        self.joined_keys: dict[int, list[int]] = {}
         #: Numbers of loops by location: a loop keeps its number from the dry run to the analysis.
         self.loop_keys: dict[object, int] = {}
         #: Numbers of the entry points: each call of such a function is like an iteration of a loop.

@@ -237,6 +237,7 @@ def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, 
         # The same operands under the same condition give the same value at every join.
         key = (formula, *sides_key)
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
+    interp.joined_keys[joined.key] = [side.key for side in (a, b) if isinstance(side, UnknownValue)]
     is_divided, is_only_summed = _join_divided(a, b)
     divided = [side.normalization for side in (a, b) if side.normalization.is_divided]
     joined.normalization = joined.normalization._replace(

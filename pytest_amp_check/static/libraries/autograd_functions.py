@@ -157,21 +157,48 @@ def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
 
 
 def report_assumed_functions(interp: Interpreter) -> None:
-    """Report the Functions of this file whose backward raises if a caller applies them under autocast."""
+    """Report the Functions of this file that raise if a caller applies them under autocast."""
     for cls in interp.module.classes.values():
         if role_of(interp, cls) != torch_api.AUTOGRAD_FUNCTION:
             continue
         forward, backward = method_of(interp, cls, "forward"), method_of(interp, cls, "backward")
         if forward is None or backward is None or method_of(interp, cls, "setup_context") is not None:
             continue
-        is_plain = _decorator_devices(interp, forward) == _decorator_devices(interp, backward) == []
-        if (
-            is_plain
-            and not _mentions_dtypes(backward)
-            and not _casts_result(forward)
-            and _find_mixed_inputs(forward, backward)
-        ):
+        fwd, bwd = _decorator_devices(interp, forward), _decorator_devices(interp, backward)
+        if fwd is None or bwd is None or _mentions_dtypes(backward) or _casts_result(forward):
+            continue
+        if not (fwd or bwd) and (_find_mixed_inputs(forward, backward) or _multiplies_in_helpers(forward, backward)):
             _report_flaw(interp, cls, FunctionFlaw("undecorated", forward), assumed=True)
+            continue
+        flaw = None if _mentions_dtypes(forward) else _find_foreign_flaw(interp, forward)
+        tensors = _find_saved_tensors(forward)
+        if flaw is not None and flaw.label == "foreign" and len(tensors & (flaw.mixed_inputs or set())) > 1:
+            _report_flaw(interp, cls, flaw, assumed=True)
+
+
+def _find_saved_tensors(forward: Function) -> frozenset[int]:
+    """Return the positions of the inputs that forward saves for backward: only tensors are saved."""
+    places = _map_derived_names(forward)
+    calls = [call for call in forward.find_nodes(ast.Call) if last_name(call.func) == "save_for_backward"]
+    names = (access_text(argument) for call in calls for argument in call.args)
+    return frozenset(places[name] for name in names if name in places)
+
+
+def _multiplies_in_helpers(forward: Function, backward: Function) -> bool:
+    """Return True if both methods multiply in functions of the file that they call, and several inputs are saved."""
+    if len(_find_saved_inputs(forward, backward)) < 2:
+        return False
+    return all(
+        any(is_low_op(node, each.module) for each in _called_functions(method) for node in each.nodes)
+        for method in (forward, backward)
+    )
+
+
+def _called_functions(method: Function) -> list[Function]:
+    """Return the functions of its file that a method calls by a name that only one function has."""
+    by_name = method.module.functions_by_name
+    names = {last_name(call.func) for call in method.find_nodes(ast.Call)}
+    return [by_name[name][0] for name in sorted(names & by_name.keys()) if len(by_name[name]) == 1]
 
 
 def _casts_result(forward: Function) -> bool:
@@ -193,8 +220,7 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
     The call receives two dtypes if autocast lowered one input. The call also receives two dtypes if forward creates a
     float32 tensor and passes this tensor beside an input.
     """
-    inputs = [parameter.arg for parameter in forward.parameters()[1:]]
-    stored = [name.id for name in forward.find_nodes(ast.Name) if isinstance(name.ctx, ast.Store)]
+    places_by_name = _map_derived_names(forward)
     made = {
         find_access_path(assign.targets[0])
         for assign in forward.find_nodes(ast.Assign)
@@ -204,7 +230,7 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
         if not _is_unanalyzed_call(interp, forward, call):
             continue
         given = [find_access_path(argument) for argument in call.args]
-        places = frozenset(inputs.index(name) for name in given if name in inputs and name not in stored)
+        places = frozenset(places_by_name[name] for name in given if name in places_by_name)
         if made.intersection(given) - {None} and places:
             return FunctionFlaw("foreign-output", forward, places, call)
         if len(places) > 1:
@@ -212,10 +238,33 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
     return None
 
 
+def _map_derived_names(forward: Function) -> dict[str | None, int]:
+    """Map the variables of forward that hold an input, or what its methods return, to the position of the input."""
+    places: dict[str | None, int] = {parameter.arg: place for place, parameter in enumerate(forward.parameters()[1:])}
+    made: dict[str, set[str]] = {}
+    for assign in forward.find_nodes(ast.Assign):
+        source = assign.value
+        while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+            source = source.func.value
+        for target in (part for each in assign.targets for part in elements_of(each) or [each]):
+            if isinstance(target, ast.Name):
+                made.setdefault(target.id, set()).add(access_text(source))
+    stored = {name.id for name in forward.find_nodes(ast.Name) if isinstance(name.ctx, ast.Store)}
+    for name in stored:
+        origins = made.get(name, set())
+        origin = next(iter(origins)) if len(origins) == 1 else ""
+        if origin not in places or (origin in stored and origin != name):
+            places.pop(name, None)
+        else:
+            places[name] = places[origin]
+    return places
+
+
 def _is_unanalyzed_call(interp: Interpreter, forward: Function, call: ast.Call) -> bool:
     """Return True if a call goes to a package outside the project that is not torch."""
     root = access_text(call.func).partition(".")[0]
-    if root not in forward.module.imports:
+    imported = forward.module.imports.get(root)
+    if imported is None or (imported.level and isinstance(call.func, ast.Name)):
         return False
     named = _resolve_name(interp, forward, call.func)
     return not named.startswith(("torch.nn", "torch.autograd", "math.", "numpy.")) and not torch_api.is_known_name(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...protocol import events as e
 from ...protocol.source_text import SourceText, access_text
@@ -15,7 +15,7 @@ from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .default_dtypes import find_default_dtypes
-from .syntax_queries import find_nodes, iterate_scopes, last_name, receiver_of
+from .syntax_queries import assigned_values, find_nodes, iterate_scopes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
 _WIDENS = frozenset(("float", "double"))
@@ -23,8 +23,10 @@ _LOW = frozenset(_CASTS.values())
 _LOW_NAMES = _LOW | {"half"}
 #: Functions and methods that copy weights, or a model with its weights.
 _COPIES = frozenset(("deepcopy", "clone"))
-#: In-place methods that decay an average.
-_DECAYS = frozenset(("mul_", "lerp_"))
+#: In-place methods that decay an average, and the functions that decay a list of averages.
+_DECAYS = frozenset(("mul_", "lerp_", "sub_"))
+_LIST_DECAYS = frozenset(("_foreach_mul_", "_foreach_lerp_"))
+_LIST_SUMS = frozenset(("_foreach_add_", "_foreach_lerp_"))
 
 #: Number of calls that lead from a variable to the update of its average.
 CALLS = 2
@@ -72,19 +74,58 @@ def _report_averages_cast_by_callers(interp: Interpreter) -> None:
                 **{keyword.arg: keyword.value for keyword in call.keywords},
             }
             given = {key: dtype for key, value in arguments.items() if (dtype := low.get(access_text(value), ""))}
-            dtype = _dtype_of_average(interp, call, given) if given else ""
+            dtype = _dtype_of_average(interp, call, given, nodes) if given else ""
             if dtype:
                 _emit_low_average(interp, call, dtype)
 
 
-def _dtype_of_average(interp: Interpreter, call: ast.Call, given: dict[object, str]) -> str:
-    """Return the dtype, of those given by position or name, to which the class of an average casts its copy, or ""."""
+def _dtype_of_average(
+    interp: Interpreter, call: ast.Call, given: dict[object, str], nodes: Iterable[ast.AST] = ()
+) -> str:
+    """Return the dtype, of those given by position or name, to which the class of an average casts its copy, or "".
+
+    The call makes the average, or calls a method of an average that ``nodes`` assign to a variable.
+    """
     cls = _find_class(interp, call.func)
     parameter = None if cls is None else _find_dtype_parameter(cls)
+    if cls is None and isinstance(call.func, ast.Attribute):
+        parameter = _find_parameter_of_cast(interp, call.func, nodes)
     return "" if parameter is None else given.get(parameter[1], given.get(parameter[0], ""))
 
 
-def _check_average_by_setting(interp: Interpreter, node: ast.Assign) -> None:
+def _find_parameter_of_cast(
+    interp: Interpreter, func: ast.Attribute, nodes: Iterable[ast.AST]
+) -> tuple[int, str] | None:
+    """Return position and name of the parameter with the dtype to which a method casts an average, or None.
+
+    ``average = Average(model)``, ``average.to(device, dtype)``.
+    """
+    makers = assigned_values(nodes, func.value.id) if isinstance(func.value, ast.Name) else []
+    makers = [each.func for each in makers if isinstance(each, ast.Call)]
+    cls = _find_class(interp, makers[-1]) if makers else None
+    method = None if cls is None else cls.methods.get(func.attr)
+    if cls is None or method is None:
+        return None
+    names = [parameter.arg for parameter in method.parameters()[1:]]
+    for cast in method.find_nodes(ast.Call):
+        held = _attribute_name(receiver_of(cast))
+        if last_name(cast.func) == "to" and held and _is_copy(cls, held) and is_averaged(cls, held):
+            for value in (*cast.args, *(keyword.value for keyword in cast.keywords)):
+                if isinstance(value, ast.Name) and value.id in names and "dtype" in value.id:
+                    return names.index(value.id), value.id
+    return None
+
+
+def _is_copy(cls: Class, name: str) -> bool:
+    """Return True if a class assigns copies of weights to an attribute."""
+    return any(
+        last_name(call.func) in _COPIES
+        for _, value in cls.assignments.get(name, ())
+        for call in find_nodes(value, ast.Call)
+    )
+
+
+def _check_average_by_setting(interp: Interpreter, node: ast.Assign, value: Value) -> None:
     """Report the constructor of an average whose argument gets a low dtype from the default of a setting."""
     call = node.value
     if not isinstance(call, ast.Call) or not call.keywords or not last_name(call.func)[:1].isupper():
@@ -110,7 +151,13 @@ def _low_dtype_names(interp: Interpreter, nodes: list[ast.AST]) -> dict[str, str
     for node in nodes if found else ():
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                parts = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+                match value:
+                    case ast.IfExp(body=body, orelse=orelse):
+                        parts = [body, orelse]
+                    case ast.Subscript(value=ast.Dict(values=parts)):
+                        pass
+                    case _:
+                        parts = [value]
                 dtypes = {found[text] for part in parts if (text := access_text(part)) in found}
                 if dtypes:
                     found[name] = "half" if len({*dtypes, found.get(name, "")} - {""}) > 1 else dtypes.pop()
@@ -181,7 +228,7 @@ def is_in_place_decay(node: ast.AST) -> bool:
     """Return True if a node decays a tensor, whatever holds it: a dictionary may hold the weights of the copy."""
     match node:
         case ast.Call(func=ast.Attribute(attr=method)):
-            return method in _DECAYS
+            return method in _DECAYS or method in _LIST_DECAYS
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)
 
 
@@ -249,7 +296,7 @@ def _parameters_given(call: ast.Call, held: frozenset[str], module: Module) -> I
 
 def _low_copies(interp: Interpreter, cls: Class) -> Iterator[tuple[str, ast.Call, str]]:
     """Yield the attributes that hold copies of weights in a low dtype, each with the cast and the dtype."""
-    for name, values in cls.assignments.items():
+    for name, values in _assigned_attributes(cls):
         calls = [(method, call) for method, value in values for call in find_nodes(value, ast.Call)]
         if not any(last_name(call.func) in _COPIES for _, call in calls):
             continue
@@ -262,13 +309,28 @@ def _low_copies(interp: Interpreter, cls: Class) -> Iterator[tuple[str, ast.Call
         if any(last_name(call.func) in _WIDENS for _, call in own):
             continue
         for method, call in (*calls, *own):
-            dtype = _cast_dtype(interp, call) if method.name == "__init__" else ""
+            dtype = _cast_dtype(interp, call, method) if method.name == "__init__" else ""
             if dtype:
                 yield name, call, dtype
 
 
-def _cast_dtype(interp: Interpreter, call: ast.Call) -> str:
-    """Return the low dtype to which a method call casts, or ""."""
+def _assigned_attributes(cls: Class) -> list[tuple[str, list[tuple[Function, ast.expr]]]]:
+    """Return the attributes of a class with the values that its methods assign to them, or to their items."""
+    found = {name: list(values) for name, values in cls.assignments.items()}
+    for method in cls.methods.values():
+        for node in method.find_nodes(ast.Assign):
+            for target in node.targets:
+                name = _attribute_name(target.value) if isinstance(target, ast.Subscript) else ""
+                if name:
+                    found.setdefault(name, []).append((method, node.value))
+    return list(found.items())
+
+
+def _cast_dtype(interp: Interpreter, call: ast.Call, function: Function | None = None) -> str:
+    """Return the low dtype to which a method call casts, or "".
+
+    A parameter of ``function`` stands for its default.
+    """
     if receiver_of(call) is None:
         return ""
     method = last_name(call.func)
@@ -276,7 +338,10 @@ def _cast_dtype(interp: Interpreter, call: ast.Call) -> str:
         return _CASTS[method]
     if method != "to":
         return ""
-    given = (*call.args, *(keyword.value for keyword in call.keywords))
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if function is not None:
+        defaults = function.defaults()
+        given = [defaults.get(access_text(value), value) for value in given]
     named = (DTYPES.get(dotted_name(interp, value) or "", "") for value in given)
     return next((dtype for dtype in named if dtype in _LOW), "")
 
@@ -334,10 +399,25 @@ def _is_decay(node: ast.AST, held: frozenset[str]) -> bool:
             return _holds_weights(target, held)
         case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _DECAYS:
             return _holds_weights(owner, held)
+        case ast.Call(func=ast.Attribute(attr=method), args=[weights, *_]) if method in _LIST_DECAYS:
+            return _holds_weights(weights, held)
+        case ast.Call(func=ast.Attribute(attr="lerp"), args=args):
+            return any(_holds_weights(weights, held) for weights in args)
+        case (
+            ast.Call(func=ast.Attribute(value=owner, attr="add_"), args=[added, *_])
+            | ast.AugAssign(op=ast.Add(), target=owner, value=added)
+        ):
+            return _holds_weights(owner, held) and _subtracts_weights(added, held)
         case ast.BinOp(left=ast.BinOp(op=ast.Mult()) as left, op=ast.Add(), right=ast.BinOp(op=ast.Mult()) as right):
             parts = (left.left, left.right, right.left, right.right)
             return any(_holds_weights(part, held) for part in parts)
     return False
+
+
+def _subtracts_weights(node: ast.expr, held: frozenset[str]) -> bool:
+    """Return True if an expression contains a difference from the weights: ``(1 - decay) * (p - average)``."""
+    differences = (each for each in find_nodes(node, ast.BinOp) if isinstance(each.op, ast.Sub))
+    return any(_holds_weights(each.right, held) for each in differences)
 
 
 def _adds_term(node: ast.AST, held: frozenset[str]) -> bool:
@@ -346,9 +426,13 @@ def _adds_term(node: ast.AST, held: frozenset[str]) -> bool:
             return _holds_weights(target, held)
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute(value=owner, attr="mul_")), attr="add_")):
             return _holds_weights(owner, held)
-        case ast.Call(func=ast.Attribute(value=owner, attr="add_" | "lerp_")):
+        case ast.Call(func=ast.Attribute(value=owner, attr="add_" | "lerp_" | "sub_")):
             return _holds_weights(owner, held)
-    return isinstance(node, ast.BinOp) and _is_decay(node, held)
+        case ast.Call(func=ast.Attribute(attr=method), args=[weights, *_]) if method in _LIST_SUMS:
+            return _holds_weights(weights, held)
+        case ast.BinOp() | ast.Call(func=ast.Attribute(attr="lerp")):
+            return _is_decay(node, held)
+    return False
 
 
 def _attribute_name(node: ast.AST | None) -> str:

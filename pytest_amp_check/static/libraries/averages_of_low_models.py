@@ -32,7 +32,7 @@ class _ReportedClasses(set["Class | None"]):
     """Classes whose copies of weights are reported where they are made."""
 
 
-def _check_average(interp: Interpreter, node: ast.Assign) -> None:
+def _check_average(interp: Interpreter, node: ast.Assign, value: Value) -> None:
     """Report the construction of an average from a model in low precision, unless the code widens the average."""
     call = node.value
     if not interp.file_data(LowModules):

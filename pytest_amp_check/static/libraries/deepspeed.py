@@ -21,7 +21,7 @@ from .losses import as_loss
 from .low_parameters import set_low
 from .modules import WrappedInstances, call_module_method
 from .settings_files import find_settings
-from .syntax_queries import constant_of_node, keywords_of, receiver_of
+from .syntax_queries import assigned_values, constant_of_node, keywords_of, receiver_of
 
 #: Section of the configuration that casts the model -> dtype.
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
@@ -83,12 +83,19 @@ def _call_engine_method(
         named = {
             str(divisor.source_text)
             for divisor in loss.normalization.divisors
-            if is_window_name(str(divisor.source_text))
+            if _names_window(interp, str(divisor.source_text))
         }
         emit_divided_twice(interp, loss, set(), named, _TITLE, f"in `{expression_text(node)}`", guessed=True)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return interp.fresh_unknown(node, name)
     return call_module_method(interp, receiver, name, args, keywords, node)
+
+
+def _names_window(interp: Interpreter, text: str) -> bool:
+    """Return True for the number of micro-batches, by its name or by an assignment: ``n = config[STEPS]``."""
+    function = interp.state.frame.function
+    assigned = assigned_values(function.nodes, text) if function is not None else []
+    return any(map(is_window_name, (text, *map(ast.unparse, assigned))))
 
 
 def _check_own_division(interp: Interpreter, value: Value, node: ast.Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -443,10 +444,15 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     dtypes = tensor.region_dtypes
     if not dtypes and not tensor.low_dtype and interp.assumed_dtype:
         dtypes = frozenset({interp.assumed_dtype})
-    eligible = eligible and not (dtypes and dtypes <= torch_api.FAR_REACHING)
+    is_bfloat16 = bool(dtypes) and dtypes <= torch_api.FAR_REACHING
+    if is_bfloat16:
+        eligible = eligible and not dtypes <= torch_api.WIDE and torch_api.BFLOAT16_MAX < abs(number) < float("inf")
     names = {"call": expression_text(node), "tensor": words}
     guessed = not (tensor.low_dtype or is_float16)
-    event = interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=guessed, names=names)
+    made = partial(
+        e.Fill, value=float(number), eligible=eligible, dtype="bfloat16" if is_bfloat16 else "float16", names=names
+    )
+    event = interp.emit(made, node, guessed=guessed)
     if event is not None and interp.state.forward_depth:
         # The forward of a module is analyzed for its result, without a graph.
         interp.detached_events.setdefault((e.Fill, event.site.call_key), event)

@@ -8,10 +8,12 @@ from functools import partial
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.sites import Site
+from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site, TraceFacts
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import base_value, lineage_of
-from ..interpreter.conditions import Formula
+from ..interpreter.conditions import Formula, conjunction
+from ..interpreter.expressions.names import role_by_use
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
@@ -29,7 +31,9 @@ _CASTS = {"half": "float16", "bfloat16": "bfloat16", "to": ""}
 _LOW = frozenset(("float16", "bfloat16"))
 #: Methods of a module that return the module itself.
 _MOVES = frozenset(("cuda", "cpu", "to", "train", "eval", "float"))
-#: Keywords of ``from_pretrained`` that set a dtype, and keywords that load a frozen model for training with adapters.
+#: Methods of a model class of Transformers or diffusers that make a model.
+_LOADERS = ("from_pretrained", "from_config", "_from_config")
+#: Keywords of these methods that set a dtype, and keywords that load a frozen model for training with adapters.
 _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
 #: Methods of a Trainer that receive the trained model as an argument.
@@ -55,8 +59,12 @@ class LowModules(dict[int, "tuple[Site, str] | None"]):
 
 def set_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST | None = None) -> None:
     """Set the low dtype of the parameters of a module. ``node`` is the call that sets the dtype."""
+    _set_low_at(interp, tracked_object, dtype, None if node is None else interp.site_of(node))
+
+
+def _set_low_at(interp: Interpreter, tracked_object: TrackedObject, dtype: str, site: Site | None) -> None:
     tracked_object.attributes.dtypes = tracked_object.attributes.dtypes._replace(low=dtype)
-    cause = None if node is None else (interp.site_of(node), f"the model is stored in {dtype}")
+    cause = None if site is None else (site, f"the model is stored in {dtype}")
     interp.file_data(LowModules).setdefault(tracked_object.key, cause)
 
 
@@ -126,7 +134,7 @@ def _filter_low_dtypes(value: Value | None) -> list[str]:
 
 
 def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """Record a pretrained model that is loaded in low precision."""
+    """Record a model that a model class loads, or makes from a configuration, in low precision."""
     given = keywords_of(node)
     if given.keys() & _QUANTISES:
         return
@@ -229,6 +237,8 @@ def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
         cast = _find_module(interp, made)
         if cast is not None:
             interp.tracked_objects["used", value.key] = cast
+        else:
+            _note_possible_cast(interp, value, node)
 
 
 def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -246,6 +256,7 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     made = receiver_of(node)
     trained = isinstance(made, ast.Name) and _is_trainer_model_parameter(interp, made.id)
     if not trained and not _constructs_model(made):
+        _note_possible_cast(interp, value, node)
         return
     asked = _CASTS[last_name(node.func)]
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -262,6 +273,98 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
         moved = _find_module(interp, made)
         if moved is not None:
             interp.tracked_objects["used", value.key] = moved
+
+
+class _PossibleCast(NamedTuple):
+    """Cast of an unknown value. The value is a model if the code uses it as one."""
+
+    site: Site
+    dtype: str
+    condition: Formula
+    names: dict[str, object]
+    premises: TraceFacts
+
+
+class _PossibleCasts(dict[int, _PossibleCast]):
+    """Casts of unknown values, by the key of the result and of the cast value."""
+
+
+class _AssignedCasts(set[int]):
+    """Keys of these values that a graph assigns to a model."""
+
+
+def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record the cast of an unknown value, which may be a model: ``build_model(config).to(torch.bfloat16)``."""
+    made = receiver_of(node)
+    if not isinstance(value, UnknownValue) or made is None:
+        return
+    known = interp.file_data(_PossibleCasts)
+    named = _CASTS.get(last_name(node.func), "")
+    given = [*node.args, *keywords_of(node).values()]
+    dtypes = [(named, True)] if named else [pair for each in given for pair in _dtypes_of_expression(interp, each)]
+    is_moved = bool(known) and isinstance(made, ast.Call) and last_name(made.func) in _CASTS.keys() | _MOVES
+    if not (dtypes or is_moved):
+        return
+    receiver = interp.without_events(lambda: interp.evaluate(made))
+    if not isinstance(receiver, UnknownValue):
+        return
+    if not dtypes:
+        # The model is moved after the cast.
+        if receiver.key in known:
+            known[value.key] = known[receiver.key]
+        return
+    dtype, condition = dtypes[0]
+    names: dict[str, object] = {"module": receiver_text(node), "call": expression_text(node)}
+    condition = conjunction(*interp.state.path_condition, condition)
+    premises = trace_dtype_choice(interp, node, dtype)
+    # The cast changes a model in place, and returns it.
+    known[value.key] = known[receiver.key] = _PossibleCast(interp.site_of(node), dtype, condition, names, premises)
+
+
+def _check_assigned_model(interp: Interpreter, node: ast.Assign, value: Value) -> None:
+    """Record that what the file uses as a model is assigned an unknown value that was cast, or is low by default."""
+    casts = interp.file_data(_PossibleCasts)
+    default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
+    if not casts and default is None:
+        return
+    assigned = interp.graph_data(_AssignedCasts)
+    for option in value.alternatives():
+        if default is not None and isinstance(option, UnknownValue) and _is_made_by_default(node.value):
+            if any(role_by_use(interp, target) == "module" for target in node.targets):
+                model = interp.tracked_object(("used", option.key), "module", option.text, interp.site_of(node))
+                emit_low_by_default(interp, model)
+            continue
+        cast = _find_cast(interp, casts, option) if casts else None
+        if not isinstance(option, UnknownValue) or cast is None or option.key in assigned:
+            continue
+        if any(role_by_use(interp, target) == "module" for target in node.targets):
+            assigned.add(option.key)
+            run_branches(interp, cast.condition, partial(_emit_possible_cast, interp, option, cast), do_nothing)
+
+
+def _find_cast(interp: Interpreter, casts: _PossibleCasts, value: Value) -> _PossibleCast | None:
+    """Return the cast of an unknown value, or of a value that it stands for after branches."""
+    todo = [value.key] if isinstance(value, UnknownValue) else []
+    for key in todo:
+        if key in casts:
+            return casts[key]
+        todo += [side for side in interp.joined_keys.get(key, ()) if side not in todo]
+    return None
+
+
+def _is_made_by_default(node: ast.expr) -> bool:
+    """Return True for a call that makes its object in the default dtype, as far as its arguments say."""
+    if not isinstance(node, ast.Call) or last_name(node.func) == "from_pretrained":
+        return False
+    return keywords_of(node).keys().isdisjoint(_DTYPES)
+
+
+def _emit_possible_cast(interp: Interpreter, value: UnknownValue, cast: _PossibleCast) -> None:
+    model = interp.tracked_object(("used", value.key), "module", value.text, cast.site)
+    _set_low_at(interp, model, cast.dtype, cast.site)
+    interp.emit_at(
+        e.ModuleCast(cast.site, model.key, dtype=cast.dtype, created=True, names=cast.names, premises=cast.premises)
+    )
 
 
 def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Call) -> TrackedObject | None:
@@ -414,7 +517,7 @@ def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
 
 def register(handlers: HandlerTable) -> None:
     handlers.named_functions["torch.set_default_dtype"] = _call_set_default_dtype
-    handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
+    handlers.call_result_listeners.update(dict.fromkeys(_LOADERS, _check_pretrained_load))
     handlers.call_result_listeners["Parameter"] = _check_parameter
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners[frameworks.MAKES_ADAPTERS] = _note_adapter
@@ -423,3 +526,4 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["float"] = _note_float32_copy
     handlers.call_result_listeners.update(dict.fromkeys(("cuda", "cpu", "train", "eval"), _note_move))
     handlers.call_result_listeners["Trainer"] = _note_trained_model
+    handlers.assignment_listeners.append(_check_assigned_model)

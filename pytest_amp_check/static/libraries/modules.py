@@ -602,7 +602,9 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
     tracked_object = tracked_object_of(inner)
     if tracked_object is None and isinstance(inner, UnknownValue):
         # A wrapper changes its argument in place, and other code uses it by the name from before.
-        tracked_object = interp.tracked_objects["used", inner.key] = make_object(interp, "module", node)
+        known = interp.tracked_objects.get(("used", inner.key))
+        tracked_object = known if known is not None and known.role == "module" else make_object(interp, "module", node)
+        interp.tracked_objects["used", inner.key] = tracked_object
         inner = ObjectRef(tracked_object)
     if tracked_object is not None:
         mark_wrapped(interp, tracked_object, entry, args, keywords)

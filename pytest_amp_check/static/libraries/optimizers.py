@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
@@ -20,9 +21,10 @@ from ..interpreter.values.containers import MappingValue, UnionValue
 from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Instance, Keywords
 from ..interpreter.values.gradients import ParamsValue, modules_of_params
 from ..interpreter.values.objects import ObjectRef, UnwrappedOptimizer
+from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Class, Function, stored_names
-from ..project.syntax import tail_name
+from ..project.syntax import tail_name, walk
 from .arguments import (
     bind_arguments,
     first_or_named,
@@ -36,7 +38,7 @@ from .checkpoints import entry_of_state, take_state
 from .float32_copies import keeps_float32_copies
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
-from .syntax_queries import constant_of_node, first_argument, first_argument_text, keywords_of
+from .syntax_queries import assigned_values, constant_of_node, first_argument, first_argument_text, keywords_of
 
 
 class _GivenModules(dict[int, frozenset[int]]):
@@ -62,6 +64,12 @@ def note_given_parameters(interp: Interpreter, made: Value, given: list[Value], 
         known.append(frozenset((held[0].key,)))
     if known and isinstance(made, UnknownValue):
         interp.file_data(_GivenModules)[made.key] = frozenset[int]().union(*known)
+
+
+def _note_optimizer_of_module(interp: Interpreter, returned: TensorValue, made: UnknownValue) -> None:
+    """Record that a method of a module may return the optimizer: ``model.configure_optimizers(lr)``."""
+    if returned.module_keys is not None and len(returned.module_keys) == 1:
+        interp.file_data(_GivenModules)[made.key] = returned.module_keys
 
 
 def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, node: ast.AST) -> TrackedObject:
@@ -221,10 +229,55 @@ def _make_torch_optimizer(
     bound = bind_arguments(entry.parameters, args, keywords)
     groups = bound.get("params")
     made = make_optimizer(interp, groups, node, entry.name)
+    if not made.tracked_object.attributes.owns:
+        made.tracked_object.attributes.given_modules = _find_named_module(interp, node)
     rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, MappingValue)]
     made.tracked_object.attributes.fused = literal_value(keywords.get("fused")) is True
     made.tracked_object.attributes.divided = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
     return made
+
+
+def _find_named_module(interp: Interpreter, node: ast.AST) -> frozenset[int]:
+    """Return the module that the parameters of an optimizer are taken from: ``SGD(group_parameters(model))``.
+
+    Of several modules, the optimizer may train only some. Then return none.
+    """
+    params = first_argument(node) or keywords_of(node).get("params")
+    found: set[int] = set()
+    for expression in _expressions_behind(interp, params):
+        for part in walk(expression):
+            if isinstance(part, (ast.Name, ast.Attribute)):
+                value = interp.without_events(partial(interp.evaluate, part))
+                found |= _modules_behind(interp, value)
+    function = interp.state.frame.function
+    if not found and function is not None:
+        # Loops over the parameters fill the groups.
+        for asked in function.find_nodes(ast.Attribute):
+            if asked.attr in ("parameters", "named_parameters"):
+                found |= _modules_behind(interp, interp.without_events(partial(interp.evaluate, asked.value)))
+    return frozenset(found) if len(found) == 1 else frozenset()
+
+
+def _expressions_behind(interp: Interpreter, params: ast.expr | None) -> list[ast.expr]:
+    """Return the expression of the parameters, or the values that the function assigns to their name."""
+    frame = interp.state.frame
+    if not isinstance(params, ast.Name) or frame.function is None:
+        return [] if params is None else [params]
+    return [params, *assigned_values(frame.function.nodes, params.id)]
+
+
+def _modules_behind(interp: Interpreter, value: Value) -> set[int]:
+    """Return the keys of a module, of the module of some parameters, or of the modules that a method reads."""
+    module = tracked_object_of(value)
+    if module is not None and module.role == "module":
+        return {module.key}
+    if isinstance(value, ParamsValue):
+        return set(value.modules or ())
+    if isinstance(value, FunctionValue) and isinstance(value.receiver, Instance):
+        read = value.function.attributes_used()
+        kept = [held for name, held in interp.stored_attributes(value.receiver.key) if name in read]
+        return {each.key for each in map(tracked_object_of, kept) if each is not None and each.role == "module"}
+    return set()
 
 
 def _is_divided_by_window(rate: Value | None) -> bool:
@@ -278,6 +331,7 @@ def _get_optimizer_attribute(interp: Interpreter, receiver: ObjectRef, name: str
 
 def register(handlers: HandlerTable) -> None:
     handlers.recognizers["optimizer"] = _recognize_optimizer
+    handlers.found_optimizer_listeners.append(_note_optimizer_of_module)
     handlers.inherited_methods.append(_call_inherited_zero_grad)
     handlers.torch_roles[torch_api.OPTIMIZER] = _make_torch_optimizer
     handlers.constructors[torch_api.OPTIMIZER] = _make_subclass_optimizer

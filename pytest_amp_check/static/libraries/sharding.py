@@ -72,7 +72,9 @@ def report_late_sharding(interp: Interpreter, module: TrackedObject, node: ast.A
         return
     here = interp.site_of(node)
     for optimizer in interp.program.objects:
-        if optimizer.role != "optimizer" or module.key not in (optimizer.attributes.owns or ()):
+        if optimizer.role != "optimizer":
+            continue
+        if module.key not in (optimizer.attributes.owns or optimizer.attributes.given_modules):
             continue
         made = _earlier_frame(optimizer.site, here) if optimizer.attributes.constructed else None
         if made is not None and not here.is_in_test():

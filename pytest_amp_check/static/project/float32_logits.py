@@ -11,10 +11,13 @@ from .roots import package_top
 
 _FLOAT32 = rb"\.(?:float\(\)|to\((?:dtype ?= ?)?torch\.float(?:32)?\b)"
 _LOGITS = rb"(?:\.logits|\[[\"']logits[\"']\])"
-#: Logits that the output of a model holds in float32: ``output["logits"] = output["logits"].float()``.
-_CAST_LOGITS = re.compile(_LOGITS + rb" ?= ?[\w.]{1,80}" + _LOGITS + _FLOAT32)
+_SLICE = rb"(?:\[[^\]\n]{1,40}\])?"
+#: Logits that are cast: ``out["logits"] = out["logits"].float()``, or ``logits = model(x).logits[:, :-1].float()``.
+_CAST_LOGITS = re.compile(rb"(?:" + _LOGITS + rb"|\blogits) ?= ?[^\n=]{1,80}" + _LOGITS + _SLICE + _FLOAT32)
 #: Log-probabilities of logits in float32: ``log_softmax(output.logits.float())``.
-_LOG_OF_FLOAT32 = re.compile(rb"log_?(?:softmax|p(?:rob)?s?)\w{0,80}\(\s{0,80}[\w.]{1,80}" + _LOGITS + _FLOAT32)
+_LOG_OF_FLOAT32 = re.compile(
+    rb"log_?(?:softmax|p(?:rob)?s?)\w{0,80}\(\s{0,80}[\w.]{1,80}" + _LOGITS + _SLICE + _FLOAT32
+)
 #: The output of a submodule, cast: ``output = self.head(x).float()``.
 _CAST_OUTPUT = re.compile(rb"\n[ \t]{1,80}(?:return|(\w{1,80}) ?=) ?self\.\w{1,80}\(\w{1,80}\)" + _FLOAT32)
 _RETURNED = re.compile(rb"\n[ \t]{1,80}return (\w{1,80})[ \t]{0,80}(?=\n)")

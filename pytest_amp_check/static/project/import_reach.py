@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...protocol.sites import is_test_file
 from ..sources import code_blocks, patterns, source_files
@@ -231,32 +231,85 @@ def _called(decorator: ast.expr) -> ast.expr:
 
 
 def chooses_model_dtype(project: Project, path: str) -> bool:
-    """Return True if the users of the package of a file choose the dtype of a model."""
-    return package_top(os.path.dirname(os.path.abspath(path))) in project.low_model_files
+    """Return True if code of the package of a file, or training that uses the package, chooses the dtype of a model."""
+    return next(_iterate_users_of_package(project, path, project.low_model_files), None) is not None
 
 
 def casts_models(project: Project, path: str) -> bool:
-    """Return True if some code in the package of a file casts a model to a low dtype, or lets its users do so."""
-    top = package_top(os.path.dirname(os.path.abspath(path)))
-    return top in project.cast_packages or top in project.low_model_files
+    """Return True if such code casts a model to a low dtype, or lets its users do so."""
+    casts = next(_iterate_users_of_package(project, path, project.casting_files), None) is not None
+    return casts or chooses_model_dtype(project, path)
 
 
 def may_choose_float16(project: Project, path: str) -> bool:
-    """Return True if a choice of the dtype of a model, in the package of a file, is not always bfloat16."""
+    """Return True if a choice of the dtype of a model that reaches a file is not always bfloat16."""
     project.depends_on_all = True
-    choosing = project.low_model_files.get(package_top(os.path.dirname(os.path.abspath(path))), set())
-    return any(Code(source_files.load_or_nothing(other, project.largest)).may_choose_float16 for other in choosing)
+    return any(
+        Code(source_files.load_or_nothing(other, project.largest)).may_choose_float16
+        for other in _iterate_users_of_package(project, path, project.low_model_files)
+    )
+
+
+def _iterate_users_of_package(project: Project, path: str, files: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield those of some files that are in the package of a file, and those that train with the package.
+
+    ``files`` are listed by the top directory of their package. A registry or a configuration may connect the training
+    with the file.
+    """
+    start = os.path.abspath(path)
+    folder = os.path.dirname(start)
+    top = package_top(folder)
+    package = os.path.join(folder if folder == top else os.path.join(top, folder[len(top) + 1 :].split(os.sep)[0]), "")
+    yield from sorted(files.get(top, ()))
+    for other_top, others in sorted(files.items()):
+        # The top directories are part of what a cached result depends on; imports are not.
+        project.depends_on_all = project.depends_on_all or other_top != top
+        for other in sorted(others) if other_top != top else ():
+            if is_test_file(other) or not _trains(project, other):
+                continue
+            below = _imports_below(project, other)
+            if start in below or any(each.startswith(package) for each in below if each != other):
+                yield other
+
+
+#: Arguments of a call, with one level of calls inside.
+_ARGUMENTS = rb"\(([^()\n]{0,200}(?:\([^()\n]{0,80}\)[^()\n]{0,200}){0,6})\)"
+_WIDENED = re.compile(rb"\.(?:float|double)\(\)|\.to\((?:dtype ?= ?)?torch\.float(?:32)?\b")
+
+
+def gets_float32(project: Project, path: str, function: str) -> bool:
+    """Return True if all files that import a file cast the arguments of a function to float32 where they call it."""
+    if not function.isidentifier():
+        return False
+    call = re.compile(rb"(?<![\w.])(?:\w+\.)?" + function.encode() + _ARGUMENTS)
+    start = os.path.abspath(path)
+    found: list[bytes] = []
+    for other in project.importers.importers_of(_import_stem(start), project.members):
+        data = source_files.load_or_nothing(other, project.largest)
+        if function.encode() in data and start in project.direct_imports(other):
+            found += call.findall(data)
+    return bool(found) and all(_WIDENED.search(arguments) is not None for arguments in found)
+
+
+def _trains(project: Project, path: str) -> bool:
+    """Return True if a file makes an optimizer for a model, or does a part of a training step."""
+    code = Code(source_files.load_or_nothing(path, project.largest))
+    return code.optimizes_model or code.does_training_step
 
 
 def is_package_near_float16(project: Project, path: str) -> bool:
-    """Return True if a file of the same package may compute in float16.
+    """Return True if a file of the same package, or training that imports a file, may compute in float16.
 
     A registry or a configuration may connect two files of a package that do not import each other.
     """
-    top = package_top(os.path.dirname(os.path.abspath(path)))
+    start = os.path.abspath(path)
+    top = package_top(os.path.dirname(start))
     project.depends_on_all = True
-    near = (other for other in sorted(project.float16_files) if package_top(os.path.dirname(other)) == top)
-    return any(_may_use_float16(project, other) for other in near)
+    files = sorted(project.float16_files)
+    if any(_may_use_float16(project, other) for other in files if package_top(os.path.dirname(other)) == top):
+        return True
+    training = (other for other in files if not is_test_file(other) and _trains(project, other))
+    return any(start in _imports_below(project, other) and _may_use_float16(project, other) for other in training)
 
 
 def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:

@@ -66,8 +66,8 @@ class Project:
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
-        "cast_packages",
         "casting_exports",
+        "casting_files",
         "clipping_hooks",
         "declared_wrappers",
         "dependencies",
@@ -105,8 +105,8 @@ class Project:
         self.assumed_files: frozenset[str] = frozenset()
         #: Files that choose the dtype of a model, by the top directory of their package.
         self.low_model_files: dict[str, set[str]] = {}
-        #: Packages in which some code casts a model to a low dtype, if only to evaluate it.
-        self.cast_packages: set[str] = set()
+        #: Files that cast a model to a low dtype, if only to evaluate it, by the top directory of their package.
+        self.casting_files: dict[str, set[str]] = {}
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
@@ -163,7 +163,8 @@ class Project:
             absolute = os.path.abspath(path)
             self.low_model_files.setdefault(package_top(os.path.dirname(absolute)), set()).add(absolute)
         if prescan.casts_models:
-            self.cast_packages.add(package_top(os.path.dirname(os.path.abspath(path))))
+            absolute = os.path.abspath(path)
+            self.casting_files.setdefault(package_top(os.path.dirname(absolute)), set()).add(absolute)
         self.has_lightning16 = self.has_lightning16 or prescan.has_lightning16
         self._may_resume = self._may_resume or prescan.may_resume
 

@@ -39,7 +39,7 @@ RELEVANT_NAMES = frozenset(
     "autocast fp8_autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale "
     "get_scale "
     "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
-    "save "
+    "save torch_dtype "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
     "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel fully_shard "
@@ -268,7 +268,7 @@ def mark_relevant(
         return kept | _add_called_bits(own, _combine_bits(names, by_callee))
 
     does = {function: bits_of(function, bits, found) for function in module.functions.values()}
-    plain_found = _bits_by_callee(used, plain_bits) if trains and casting else found
+    plain_found = _bits_by_callee(used, plain_bits) if trains and plain_bits != bits else found
 
     def violates_without_casts(function: Function) -> bool:
         return _may_violate(bits_of(function, plain_bits, plain_found))
@@ -286,7 +286,7 @@ def mark_relevant(
         for cls in module.classes.values()
         for method in cls.methods.values()
         if does.get(method, 0) & (_CASTS | _CHOOSES)
-        and (method.name == "__init__" or "parameters" in method.used_names)
+        and (method.name == "__init__" or does[method] & _OTHER_FILE or _uses_parameters(method, cls))
     }
     cast_and_train = {
         method.cls
@@ -321,6 +321,12 @@ def mark_relevant(
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _uses_parameters(method: Function, cls: Class) -> bool:
+    """Return True if a method, or a method of its class that it calls, asks for the parameters of a model."""
+    called = (cls.methods[name] for name in method.attributes_used() & cls.methods.keys())
+    return any("parameters" in each.used_names for each in (method, *called))
 
 
 def _names_scaler(name: str) -> bool:

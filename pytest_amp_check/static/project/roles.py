@@ -22,6 +22,9 @@ _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups p
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 #: Methods of modules. Optimizers have ``zero_grad``, too.
 _OF_MODULES = frozenset({"parameters", "named_parameters", "zero_grad"})
+#: Methods that set the mode of a module. Schedule-free optimizers have them, too.
+_MODES = frozenset({"train", "eval"})
+_NO_NAMES: frozenset[str] = frozenset()
 #: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
     *(framework.engine.signature_names for framework in FRAMEWORKS.values())
@@ -53,6 +56,7 @@ class RoleCollector:
     __slots__ = (
         "_alias_by_text",
         "_cast_texts",
+        "_maker_by_text",
         "_members_by_text",
         "_scaler_texts",
         "_step_targets",
@@ -68,12 +72,19 @@ class RoleCollector:
         #: Expressions that code casts or moves, and attributes that have a local name, with that name.
         self._cast_texts: set[str] = set()
         self._alias_by_text: dict[str, str] = {}
+        #: Expressions that a method of an object returns, with this object.
+        self._maker_by_text: dict[str, str] = {}
 
     def note_assignment(self, node: ast.Assign) -> None:
         if _makes_scaler(node.value):
             self._scaler_texts.update(filter(None, map(find_access_path, node.targets)))
         if len(node.targets) != 1:
             return
+        match node.value:
+            case ast.Call(func=ast.Attribute(value=maker)):
+                made, text = find_access_path(node.targets[0]), find_access_path(maker)
+                if made is not None and text is not None:
+                    self._maker_by_text[made] = text
         for value in _alternatives(node.value):
             inner = _without_casts(value)
             if isinstance(value, ast.Attribute) or inner is not value:
@@ -129,9 +140,10 @@ class RoleCollector:
         scales or updates is a scaler too.
 
         An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped or zeroed and has the usual name.
-        A module has parameters. An object that runs backward and has a method of only one framework is the engine of
-        that framework. An object with "scaler" in its name that is called with an optimizer has the role of timm's
-        scaler. An optimizer with the name by which a framework passes its wrapper is an engine of the framework.
+        A module has parameters, or it is cast and has a mode or returns an optimizer. An object that runs backward and
+        has a method of only one framework is the engine of that framework. An object with "scaler" in its name that is
+        called with an optimizer has the role of timm's scaler. An optimizer with the name by which a framework passes
+        its wrapper is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
@@ -171,6 +183,14 @@ class RoleCollector:
             # `model = pipeline.model` names the object of `pipeline.model.to(...)`; `self.net = net.half()` casts it.
             if roles.get(self._alias_by_text[text]) == "module":
                 roles.setdefault(text, "module")
+        for made, text in self._maker_by_text.items():
+            # `optimizer = model.configure_optimizers(lr)`
+            if text in self._cast_texts and roles.get(made) == "optimizer":
+                roles.setdefault(text, "module")
+        for text in self._cast_texts:
+            # A trainer has the method of a module, and no cast; a tensor has only the cast.
+            if not self._members_by_text.get(text, _NO_NAMES).isdisjoint(_MODES):
+                roles.setdefault(text, "module")
         roles.pop("self", None)
         return roles
 
@@ -188,6 +208,5 @@ def _role_of_methods(text: str, names: set[str]) -> str:
         return "optimizer"
     if names & _OF_MODULES:
         return "module"
-    # Schedule-free optimizers have the modes of modules.
-    has_modes = {"train", "eval"} <= names and not is_called_optimizer
+    has_modes = names >= _MODES and not is_called_optimizer
     return "module" if has_modes else ""

@@ -588,7 +588,9 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
 _MODEL_DTYPE_WORDS = (b"torch_dtype", b"16-true", b"deepspeed.", b"MixedPrecisionPolicy")
-_MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)")
+_MODEL_DTYPE_BUT_BFLOAT16 = _MODEL_DTYPE.replace(rb"\s*=", rb"\s*=(?!\s*torch\.bfloat16\b)").replace(
+    rb"Policy\(", rb"Policy\((?![^\n]{0,80}param_dtype\s*=\s*torch\.bfloat16\b)"
+)
 #: An option of accelerate, Lightning or Transformers for regions in float16.
 _FLOAT16_OPTION = rb"precision\s*=\s*[\"'](?:fp16|16-mixed|16)[\"']|\bfp16\s*=\s*True"
 #: An option of accelerate or Lightning for regions in any low dtype.
@@ -596,6 +598,8 @@ _REGION_OPTION = rb"precision\s*=\s*(?:[\"'](?:b?fp?16|16)(?:-mixed)?[\"']|16\b)
 #: A cast to a low dtype.
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
+#: A low dtype as the default of a parameter.
+_LOW_DEFAULT = rb"dtype\w*(?:\s*:[^=,()\n]{1,60})?\s*=\s*torch\.(?:b?float16|half)\b"
 #: A tensor that the code itself makes low: a cast, or a constructor with a low dtype.
 _LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: Calls and numbers that a low dtype spoils, beside this cast, and the start of a sum in a low dtype.
@@ -627,7 +631,7 @@ _GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*
 #: The construction of an object with a low dtype.
 _GIVEN_TO_CLASS = rb"\b[A-Z]\w*\([^\n]{0,200}\btorch\.b?float16\b"
 #: The cast of a model to a dtype that a variable or a setting holds.
-_CAST_TO_CHOICE = rb"\b(?:model|self)\.to\((?:dtype ?= ?)?[\w.]{0,60}dtype\b"
+_CAST_TO_CHOICE = rb"\b(?:model|module|self)\.to\((?:dtype ?= ?)?[\w.]{0,60}dtype\b"
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
 #: Number of bytes before a cast in which the model stands.
@@ -710,7 +714,28 @@ def product_lines(data: bytes) -> list[int]:
 
 
 #: Words of fragile expressions. A fragile line has at least one of them.
-_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(", b"autocast(", b"exp(", b"Function)")
+_FRAGILE_WORDS = (
+    b" - ",
+    b"mean(",
+    b"freq",
+    b"softmax(",
+    b"autocast(",
+    b"exp(",
+    b"Function)",
+    b"register_buffer(",
+    b"1e-",
+)
+#: A number that float16 rounds to zero: as the default of a parameter, or beside a root, a logarithm or a division.
+_SMALL_NUMBER = (
+    rb"^[ \t]*def [^\n]{1,300}eps\w*(?:\s*:\s*float)?\s*=\s*1e-(?:0?[89]|1\d)\b"
+    rb"|(?:sqrt|log)\([^\n]{1,80}\b1e-(?:0?[89]|1\d)\b| / [^\n]{1,80}\+ 1e-(?:0?[89]|1\d)\b"
+    rb"|\+ 1e-(?:0?[89]|1\d)\)\.(?:sqrt|log|rsqrt)\("
+)
+#: A running mean: ``mean = mean + (x - mean) / n``.
+_RUNNING_MEAN = rb"([\w.]+) = \1 \+ \([^\n]{1,80} - \1\)"
+#: Words of small updates in place, as those of a moving average.
+_UPDATE_WORDS = (b"lerp_(", b".mul_(", b"alpha=", b"momentum", b"decay")
+_DECAYED_ATTRIBUTE = rb"self\.(\w+) = (?:[^\n]{1,60}\* ?self\.\1\b|self\.\1 ?\*)"
 #: Products that autocast computes in low precision, in the backward of a Function.
 _PRODUCT_CALLS = (b"mm(", b"matmul(", b"linear(", b"einsum(", b" @ ", b"conv")
 #: The difference of an exponential and one.
@@ -740,20 +765,31 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"autocast(" in line and re.search(_SWITCHED_OFF, line):
         return True
+    if b"1e-" in line and re.search(_SMALL_NUMBER, line):
+        return True
     if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
     if b"Function)" in line:
-        return b"class " in line and any(word in data for word in _PRODUCT_CALLS)
+        return b"class " in line and (b"save_for_backward(" in data or any(word in data for word in _PRODUCT_CALLS))
+    if b"register_buffer(" in line and _updates_slowly(data):
+        return True
     if b"freq" in line and (b"register_buffer(" in line or re.search(_ROUNDED_POSITIONS, line)):
         return True
     before, dash, _ = line.partition(b" - ")
     if not dash:
         return False
+    if b" + (" in before and re.search(_RUNNING_MEAN, line):
+        return True
     return (b"(" in before and re.search(_SQUARE, before) is not None) or (
         b"log" in before and any(re.match(_LOG_OPERAND, part) for part in line.split(b" - ")[1:])
     )
+
+
+def _updates_slowly(data: bytes) -> bool:
+    """Return True if code may change a tensor that it keeps in small steps, as a moving average."""
+    return any(word in data for word in _UPDATE_WORDS) or re.search(_DECAYED_ATTRIBUTE, data) is not None
 
 
 def _rounds_scores(line: bytes) -> bool:
@@ -791,6 +827,8 @@ def gives_low_precision(data: bytes) -> bool:
     enter autocast.
     """
     if _enters_in_forward(data) or b"fully_shard(" in data:
+        return True
+    if (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None:
         return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
@@ -860,8 +898,13 @@ def _may_average_low_copy(data: bytes) -> bool:
         return True
     if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
         return False
-    decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data
-    return decays and any(_casts_copy(line) for word in _LOW_CAST_WORDS for _, line in _lines_containing(word, data))
+    decays = b"lerp" in data or b"mul_" in data or b"*=" in data or b"decay" in data
+    if not decays:
+        return False
+    if any(_casts_copy(line) for word in _LOW_CAST_WORDS for _, line in _lines_containing(word, data)):
+        return True
+    casts = [line for _, line in _lines_containing(b".to(", data) if b"dtype" in line]
+    return any(b"deepcopy(" in line or b"clone()" in line for line in casts) and bool(re.search(_LOW_DEFAULT, data))
 
 
 def _computes_with_cast(code: Code) -> bool:

@@ -6,17 +6,23 @@ from ...event_graph import Program
 from ...events import Fill
 from ...fix import SAFE
 from ...rule import ERROR, STATIC, WARNING, Certainty, Labels, Rule, ViolationKind
-from ...torch_api import FLOAT16_MAX
+from ...torch_api import BFLOAT16_MAX, FLOAT16_MAX
 
 #: Functions that write -inf for -1e9 into float16, as an assignment to ``x[mask]`` does. Others raise.
 _WRITING = frozenset(("where", "full", "new_full"))
+
+
+#: The end of the label for a tensor of a dtype.
+_OF_DTYPE = {"float16": "overflow", "bfloat16": "bfloat16"}
 
 
 def _check_fill(event: Fill, program: Program) -> Labels:
     value = event.value
     # Infinities are values of float16, and NaN compares false.
     if event.eligible and FLOAT16_MAX < abs(value) < float("inf"):
-        label = "fill:bound" if event.bound else "fill:cast" if event.cast else "fill:overflow"
+        if event.dtype == "bfloat16" and abs(value) <= BFLOAT16_MAX:
+            return
+        label = "fill:bound" if event.bound else "fill:cast" if event.cast else f"fill:{_OF_DTYPE[event.dtype]}"
         # A guess assumes that a caller enters autocast, but no code calls a test.
         guessed = event.guessed
         if guessed and event.site.is_in_test():
@@ -55,6 +61,21 @@ RULE = Rule(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
             " `torch.finfo({tensor}.dtype).{limit}` instead",
             certainty=Certainty(assumption="`{tensor}` is float16, as in a float16 autocast region of the caller"),
+        ),
+        "fill:bfloat16": ViolationKind(
+            "`{call}` writes {value}, a limit of float32, into a tensor that may be bfloat16, which ends at 3.39e38: "
+            "write `torch.finfo({tensor}.dtype).{limit}` instead",
+            effect_cases={
+                "way=raises": (
+                    "torch raises RuntimeError on the first bfloat16 batch, which ends the run; float32 tests do not "
+                    "show it"
+                ),
+                "way=writes": (
+                    "bfloat16 gets an infinity (torch before 2.11 raises): a row with nothing else is NaN after its "
+                    "softmax"
+                ),
+            },
+            certainty=Certainty(assumption="`{tensor}` is bfloat16, as in a bfloat16 autocast region of the caller"),
         ),
         "fill:cast": ViolationKind(
             "`{call}` casts a tensor that holds {value} to float16, which ends at 65504, so {value} becomes infinite: "

@@ -22,7 +22,7 @@ def _check_low_sum(event: Event, program: Program) -> Labels:
         yield "sum:still", values
         return
     if event.average:
-        yield "sum:average", values
+        yield ("sum:buffer" if event.buffer else "sum:average"), values
         return
     yield "sum:low", {**values, "severity": INFO} if event.guessed else values
 
@@ -60,6 +60,11 @@ RULE = Rule(
             "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: call `.float()` "
             "where the average is created, and cast a copy where low precision is needed",
             effect="the average hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
+        ),
+        "sum:buffer": ViolationKind(
+            "`{sum}` is a buffer of small updates, which {dtype} loses once the whole model is cast: cast the buffer "
+            "back with `.float()` afterwards, or cast the parameters alone",
+            effect="the buffer hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
         ),
         "sum:count": ViolationKind(
             "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32",

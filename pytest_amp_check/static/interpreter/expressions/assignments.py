@@ -101,7 +101,10 @@ def assign_target(interp: Interpreter, target: ast.expr, value: Value, *, is_new
     """
     if isinstance(value, TensorValue) and is_used_as_optimizer(interp, target):
         # Unanalyzed code that receives a tensor, or a method of a module, may also create optimizers.
-        value = interp.fresh_unknown(target)
+        made = interp.fresh_unknown(target)
+        for listener in interp.handlers.found_optimizer_listeners:
+            listener(interp, value, made)
+        value = made
     if is_new and value.dtype_info is not NO_DTYPE_INFO:
         value = value.with_dtype_info(value.dtype_info._replace(assigned_loops=interp.current_loops()))
     _TARGETS[type(target)](interp, target, value, is_new)

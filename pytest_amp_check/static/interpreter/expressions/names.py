@@ -62,8 +62,21 @@ def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) 
     maker = interp.handlers.recognizers.get(role)
     if maker is not None:
         return maker(interp, role, value, text, node)
+    if role == "module":
+        _adopt_joined_module(interp, value)
     tracked_object = interp.tracked_object(("used", value.key), role, text, interp.site_of(node))
     return ObjectRef(tracked_object, True, value)
+
+
+def _adopt_joined_module(interp: Interpreter, value: UnknownValue) -> None:
+    """Let a value that stands for two others after branches be the module that one of these is known to be."""
+    todo = list(interp.joined_keys.get(value.key, ()) if ("used", value.key) not in interp.tracked_objects else ())
+    for key in todo:
+        known = interp.tracked_objects.get(("used", key))
+        if known is not None and known.role == "module":
+            interp.tracked_objects["used", value.key] = known
+            return
+        todo += [side for side in interp.joined_keys.get(key, ()) if side not in todo]
 
 
 def _imported_object(interp: Interpreter, value: ExternalName, node: ast.expr) -> Value:

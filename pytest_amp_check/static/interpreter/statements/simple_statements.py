@@ -38,7 +38,7 @@ def execute_expression(interp: Interpreter, node: ast.Expr) -> None:
 def execute_assign(interp: Interpreter, node: ast.Assign) -> None:
     value = flag_value(interp, node, interp.evaluate(node.value))
     for listener in interp.handlers.assignment_listeners:
-        listener(interp, node)
+        listener(interp, node, value)
     for target in node.targets:
         value = assign_target(interp, target, value)
         if isinstance(node.value, ast.Call) and isinstance(value, UnknownValue):

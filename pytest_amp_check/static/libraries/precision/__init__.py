@@ -10,6 +10,7 @@ from .assumed_fills import check_item_fill
 from .calls import annotate_call
 from .fragile import check_timesteps, mark_written_positions
 from .items import annotate_attribute, annotate_subscript
+from .moving_averages import check_assigned_average
 from .operators import annotate_binary, annotate_compare, annotate_unary
 from .parameters import makes_parameters
 from .sums import annotate_sum, check_assigned_sum, check_item_write
@@ -30,5 +31,5 @@ def register(handlers: HandlerTable) -> None:
             ast.AugAssign: annotate_sum,
         }
     )
-    handlers.assignment_listeners += [check_assigned_sum, check_timesteps]
+    handlers.assignment_listeners += [check_assigned_average, check_assigned_sum, check_timesteps]
     handlers.item_write_listeners += [check_item_write, check_item_fill, mark_written_positions]

@@ -34,6 +34,8 @@ _BESIDE_KEYS = frozenset("qv")
 _COMPLEX = frozenset(("conj", "is_complex"))
 #: Attributes and methods of tensors and modules that other objects seldom have.
 _OF_TENSORS = frozenset(("dtype", "state_dict", "detach"))
+#: Methods that only tensors have, beside those that fill.
+_METHODS_OF_TENSORS = frozenset("amax amin contiguous log_softmax permute rsqrt softmax type_as unsqueeze".split())
 _OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
 _ANGLES = re.compile(r"(?:^|_)(?:freqs?|angles?|theta)$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
@@ -69,7 +71,7 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
     if is_floating and _is_other(interp, function):
         # Classes of other kinds receive more than tensors, and dictionaries of data.
         is_floating = parameter.annotation is not None and tail_name(parameter.annotation) in _FLOATING
-    if not (is_floating or _is_tested_for_tensor(function, parameter.arg)):
+    if not (is_floating or _is_shown_as_tensor(function, parameter.arg)):
         return None
     # A region computes log-probabilities in float32.
     is_low_log = (
@@ -108,7 +110,8 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
     return not (_chooses_dtype(function) or _is_of_complex_numbers(function)) and (
         any(_is_tensor(parameter.annotation) for parameter in function.parameters())
         or _names_torch(function)
-        or not FILLS.isdisjoint(used)
+        or not used.isdisjoint(FILLS | _METHODS_OF_TENSORS)
+        or any(keyword.arg == "keepdim" for keyword in function.find_nodes(ast.keyword))
         or (bool(interp.project.assumed_dtype) and not _OF_TENSORS.isdisjoint(used))
     )
 
@@ -208,8 +211,11 @@ def _is_tensor(annotation: ast.expr | None) -> bool:
     return annotation is not None and any(tail_name(node) in _FLOATING for node in walk(annotation))
 
 
-def _is_tested_for_tensor(function: Function, name: str) -> bool:
-    """Return True if a function tests whether a parameter is a tensor: ``isinstance(x, Tensor)``."""
+def _is_shown_as_tensor(function: Function, name: str) -> bool:
+    """Return True if a function tests whether a parameter is a tensor, or detaches it: ``isinstance(x, Tensor)``."""
+    detached = (node.value for node in function.find_nodes(ast.Attribute) if node.attr == "detach")
+    if any(isinstance(node, ast.Name) and node.id == name for node in detached):
+        return True
     for call in function.find_nodes(ast.Call):
         if tail_name(call.func) in ("isinstance", "is_tensor") and call.args and tail_name(call.args[0]) == name:
             return tail_name(call.func) == "is_tensor" or any(map(_is_tensor, call.args[1:]))

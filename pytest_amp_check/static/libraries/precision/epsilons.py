@@ -36,7 +36,7 @@ def _emit_epsilon(
     """
     if isinstance(number, ast.expr):
         known = _find_constant(interp, number)
-        if known is UNKNOWN and interp.project.assumed_dtype:
+        if known is UNKNOWN and interp.assumed_dtype:
             known, fact = _find_default(interp, number), fact.with_traits(GUESSED_LOW)
         number = known if isinstance(known, float) and 0 < known < 1 else None
     if number is None:

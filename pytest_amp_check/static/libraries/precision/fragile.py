@@ -187,7 +187,7 @@ _TIMESTEPS = re.compile(r"(?:^|_)time_?steps?$")
 _CASTS, _CASTS_TO_LOW = frozenset(("to", "type")), frozenset(("half", "bfloat16", "type_as"))
 
 
-def check_timesteps(interp: Interpreter, node: ast.Assign) -> None:
+def check_timesteps(interp: Interpreter, node: ast.Assign, value: Value) -> None:
     """Report timesteps that a statement casts to a low dtype."""
     if len(node.targets) == 1 and _TIMESTEPS.search(tail_name(node.targets[0])):
         _check_cast_timesteps(interp, node.value)

@@ -39,6 +39,9 @@ class _BufferRegistrations(dict[ast.AST, dict[str, list[ast.Call]]]):
 def annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) -> Value:
     if node.attr in ("T", "mT", "data", "H"):
         return value.with_dtype_info(dtype_info_of(interp, node.value))
+    if node.attr == "values" and isinstance(node.value, ast.Call):
+        # `scores.max(dim=1).values`
+        return value.with_dtype_info(dtype_info_of(interp, node.value).part_info)
     receiver = interp.expression_values.get(node.value)
     if receiver is not None and _is_output(receiver) and node.attr not in _TENSOR_ATTRIBUTES:
         return value.with_dtype_info(receiver.dtype_info)

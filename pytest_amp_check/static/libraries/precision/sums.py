@@ -16,7 +16,7 @@ from .matmuls import is_low_where_written
 from .operators import apply_operator
 
 
-def check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
+def check_assigned_sum(interp: Interpreter, node: ast.Assign, value: Value) -> None:
     """Check ``total = total + x``, and the moving average ``mean = a * mean + b * x``.
 
     ``mean = x if mean is None else a * mean + b * x`` starts with the first value.
@@ -24,20 +24,31 @@ def check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
     name = find_access_path(node.targets[0]) if len(node.targets) == 1 else None
     if name is None:
         return
-    value, first = node.value, None
-    if isinstance(value, ast.IfExp):
-        is_first = _tests_for_none(value.test, name)
+    expression, first = node.value, None
+    if isinstance(expression, ast.IfExp):
+        is_first = _tests_for_none(expression.test, name)
         if is_first is None:
             return
-        first, value = (value.body, value.orelse) if is_first else (value.orelse, value.body)
-    sides = operands_of(value, ast.Add)
+        first, expression = (expression.body, expression.orelse) if is_first else (expression.orelse, expression.body)
+    sides = operands_of(expression, ast.Add)
     for old, new in zip(sides, reversed(sides), strict=True):
         factors = operands_of(old, ast.Mult)
         before = next((part for part in factors or [old] if find_access_path(part) == name), None)
         if before is not None:
             first = first or _find_first_value(interp, name, node)
-            _check_running_sum(interp, before, new, node, in_place=False, first=first, average=bool(factors))
+            observed = _find_observed_value(new, name)
+            is_average = bool(factors) or observed is not None
+            added = new if observed is None else observed
+            _check_running_sum(interp, before, added, node, in_place=False, first=first, average=is_average)
             return
+
+
+def _find_observed_value(added: ast.expr, name: str) -> ast.expr | None:
+    """Return ``x`` of the summand ``(x - mean) / n`` of a running mean, or None for another summand."""
+    for part in find_nodes(added, ast.BinOp):
+        if isinstance(part.op, ast.Sub) and find_access_path(part.right) == name:
+            return part.left
+    return None
 
 
 def _tests_for_none(test: ast.expr, name: str) -> bool | None:
@@ -136,7 +147,9 @@ def _check_running_sum(
     if not starts:
         return
     indexed_loops = _loops_of_index(interp, target.slice) if isinstance(target, ast.Subscript) else frozenset[int]()
-    is_made_anew = _is_made_each_iteration(interp, added, name, before, indexed_loops)
+    # Each call of the method updates the average that the object keeps.
+    is_kept = average and isinstance(held, ast.Attribute)
+    is_made_anew = is_kept or _is_made_each_iteration(interp, added, name, before, indexed_loops)
     if not is_made_anew and not (before.is_low and _names_loop_item(interp, added, before)):
         return
     fact = dtype_info_of(interp, added)
