@@ -495,6 +495,7 @@ FRAMEWORKS = {
                 "config",
             ),
         ),
+        entry_names="is_gradient_accumulation_boundary",
     ),
     "ignite": Framework(
         "ignite",

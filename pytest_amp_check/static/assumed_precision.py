@@ -18,7 +18,16 @@ from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
-from .project.import_reach import casts_models, chooses_model_dtype, gets_float32, is_near_region, may_choose_float16
+from .project.import_reach import (
+    casts_models,
+    chooses_model_dtype,
+    chooses_model_dtype_here,
+    computes_low_without_region,
+    gets_float32,
+    is_near_region,
+    is_used_by_module,
+    may_choose_float16,
+)
 from .project.module import Class, Function, Module
 from .project.project import Project
 from .sources.patterns import Code, fragile_lines
@@ -71,6 +80,7 @@ def find_assumed_effects(
     # Only float16 overflows.
     may_overflow = in_region or bool(dtype) or casts or may_choose_float16(project, module.path)
     is_cast = casts or casts_models(project, module.path)
+    computes_low = not in_region and computes_low_without_region(project, module.path)
     program = Program()
     functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
@@ -97,11 +107,17 @@ def find_assumed_effects(
                 continue
             if isinstance(event, e.CustomFunction):
                 # A file that enters autocast shows to what it applies its Functions.
-                is_evident_use = bool(project.autocast_files) or "custom_fwd" in module.text
-                is_common = is_evident_use and "autocast" not in module.text
+                # Code with the decorators of torch is written for regions.
+                is_decorated = event.how == "foreign" and "custom_fwd" in module.text
+                is_common = (bool(project.autocast_files) or is_decorated) and "autocast" not in module.text
             else:
                 is_common = _is_common_harm(
-                    event, lines, may_overflow=may_overflow, casts_models=is_cast, in_region=in_region
+                    event,
+                    lines,
+                    may_overflow=may_overflow,
+                    casts_models=is_cast,
+                    in_region=in_region,
+                    computes_low=computes_low,
                 )
             if not (dtype or is_common):
                 continue
@@ -119,7 +135,10 @@ def find_assumed_effects(
             for key, finding in found.items()
             if finding.label in _OF_NO_REGION or (rounds and finding.label not in _OVERFLOWING)
         }
-    if not dtype and found:
+    if not dtype:
+        found = {
+            key: each for key, each in found.items() if not _is_of_weak_evidence(each, module, project, computes_low)
+        }
         wide = {
             name for name in {each.site.function for each in found.values()} if gets_float32(project, module.path, name)
         }
@@ -137,6 +156,19 @@ def _is_of_buffer(event: e.Event | None) -> bool:
     return (isinstance(event, e.LowPositions) and event.how == "buffer") or (
         isinstance(event, e.LowSum) and event.buffer
     )
+
+
+def _is_of_weak_evidence(finding: Finding, module: Module, project: Project, computes_low: bool) -> bool:
+    """Return True for an effect that needs more than a dtype that training in another folder chooses.
+
+    The code of a model computes an epsilon in low precision, as the code of data does not. Differences of
+    log-probabilities count in the package that chooses the dtype.
+    """
+    if finding.label == "epsilon:added":
+        return not is_used_by_module(project, module, finding.site.function)
+    if finding.label == "fragile:log-ratio":
+        return not (computes_low or chooses_model_dtype_here(project, module.path))
+    return False
 
 
 def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> str:
@@ -190,7 +222,13 @@ def _first_line(function: Function) -> int:
 
 
 def _is_common_harm(
-    event: e.Event, lines: Sequence[str], *, may_overflow: bool, casts_models: bool, in_region: bool
+    event: e.Event,
+    lines: Sequence[str],
+    *,
+    may_overflow: bool,
+    casts_models: bool,
+    in_region: bool,
+    computes_low: bool,
 ) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels.
 
@@ -200,10 +238,16 @@ def _is_common_harm(
         return event.average and (casts_models if event.buffer else not in_region)
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles") or (event.how == "buffer" and casts_models)
+    if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
+        return True
+    if computes_low and isinstance(event, e.Epsilon) and event.how == "normalized":
+        return may_overflow
     if isinstance(event, e.Epsilon):
         return event.how == "added" and may_overflow and (event.divides or _is_operand_of_root(event.site, lines))
     if not isinstance(event, e.FragileMath):
         return False
+    if event.how == "exponent":
+        return not in_region
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 

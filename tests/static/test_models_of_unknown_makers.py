@@ -105,7 +105,8 @@ def test_parameters_that_a_function_groups(groups: str, through: str) -> None:
 
 
 def test_a_function_that_groups_the_parameters_of_one_of_two_models() -> None:
-    made = "teacher = build(args).to(torch.bfloat16)\n    [*teacher.parameters()]\n    model = build(args.student)\n    [*model.parameters()]"
+    made = "teacher = build(args).to(torch.bfloat16)\n    model = build(args.student)\n"
+    made += "    parts = [*teacher.parameters(), *model.parameters()]"
     groups = "torch.optim.AdamW(choose(model, teacher), lr=args.lr)"
     assert codes(program(before="from models import choose", made=made, optimizer=groups)) == []
 

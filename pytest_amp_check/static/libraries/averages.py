@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...protocol import events as e
 from ...protocol.source_text import SourceText, access_text
@@ -21,6 +21,7 @@ _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
 _WIDENS = frozenset(("float", "double"))
 _LOW = frozenset(_CASTS.values())
 _LOW_NAMES = _LOW | {"half"}
+_NO_DTYPES: Mapping[str, str] = {}
 #: Functions and methods that copy weights, or a model with its weights.
 _COPIES = frozenset(("deepcopy", "clone"))
 #: In-place methods that decay an average, and the functions that decay a list of averages.
@@ -51,7 +52,7 @@ def _report_low_averages(interp: Interpreter) -> None:
     for nodes in iterate_scopes(module):
         for name, cast, dtype in _low_variables(interp, nodes):
             # The nodes of a function are also those of the function around it.
-            if cast not in seen and averages_variable(nodes, name, module, CALLS):
+            if cast not in seen and averages_variable(interp, nodes, name, CALLS):
                 seen.add(cast)
                 _emit_low_average(interp, cast, dtype)
 
@@ -228,7 +229,7 @@ def is_in_place_decay(node: ast.AST) -> bool:
     """Return True if a node decays a tensor, whatever holds it: a dictionary may hold the weights of the copy."""
     match node:
         case ast.Call(func=ast.Attribute(attr=method)):
-            return method in _DECAYS or method in _LIST_DECAYS
+            return method in ("mul_", "lerp_") or method in _LIST_DECAYS
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)
 
 
@@ -259,25 +260,53 @@ def _low_variables(interp: Interpreter, nodes: list[ast.AST]) -> Iterator[tuple[
                 casts.setdefault(name, []).append(call)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _WIDENS:
                 widened.add(name)
+    low = _low_dtype_names(interp, nodes) if copies else {}
     for name in dict.fromkeys(copies):
-        found = ((call, _cast_dtype(interp, call)) for call in casts[name])
+        found = ((call, _cast_dtype(interp, call, low=low)) for call in casts[name])
         cast = next(((call, dtype) for call, dtype in found if dtype), None)
         if cast is not None and name not in widened:
             yield name, *cast
 
 
-def averages_variable(nodes: list[ast.AST], name: str, module: Module, depth: int) -> bool:
-    """Return True if a scope decays the weights in a variable, itself or in a function of the file that it calls."""
+def averages_variable(interp: Interpreter, nodes: list[ast.AST], name: str, depth: int) -> bool:
+    """Return True if a scope decays the weights in a variable.
+
+    The decay may be in a function of the file, or in a method of an object that gets the variable.
+    """
     held = _find_holders(nodes, frozenset((name,)))
     # Without a second term, the weights are only scaled, such as once after the copy.
     if any(_is_decay(node, held) for node in nodes) and any(_adds_term(node, held) for node in nodes):
         return True
-    return depth > 0 and any(
-        averages_variable(function.nodes, parameter, module, depth - 1)
-        for node in nodes
-        if isinstance(node, ast.Call)
-        for parameter, function in _parameters_given(node, held, module)
+    calls = [node for node in nodes if isinstance(node, ast.Call)] if depth > 0 else []
+    return any(
+        averages_variable(interp, function.nodes, parameter, depth - 1)
+        for call in calls
+        for parameter, function in _parameters_given(call, held, interp.module)
+    ) or any(_is_given_to_average(interp, call, name) for call in calls)
+
+
+def _is_given_to_average(interp: Interpreter, call: ast.Call, name: str) -> bool:
+    """Return True if a call makes an object of the project that keeps a variable, and averages its weights."""
+    given: dict[object, ast.expr] = {**dict(enumerate(call.args)), **{each.arg: each.value for each in call.keywords}}
+    places = [place for place, value in given.items() if access_text(value) == name]
+    cls = _find_class(interp, call.func) if places else None
+    init = None if cls is None else cls.methods.get("__init__")
+    if cls is None or init is None:
+        return False
+    parameters = [each.arg for each in init.parameters()[1:]]
+    named = dict(enumerate(parameters))
+    kept = {named.get(place) if isinstance(place, int) else place for place in places}
+    return any(
+        is_averaged(cls, attribute) and any(access_text(_without_calls(value)) in kept for _, value in values)
+        for attribute, values in cls.assignments.items()
     )
+
+
+def _without_calls(value: ast.expr) -> ast.expr:
+    """Return the object of a chain of method calls: ``model`` for ``model.eval().requires_grad_(False)``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    return value
 
 
 def _parameters_given(call: ast.Call, held: frozenset[str], module: Module) -> Iterator[tuple[str, Function]]:
@@ -326,10 +355,12 @@ def _assigned_attributes(cls: Class) -> list[tuple[str, list[tuple[Function, ast
     return list(found.items())
 
 
-def _cast_dtype(interp: Interpreter, call: ast.Call, function: Function | None = None) -> str:
+def _cast_dtype(
+    interp: Interpreter, call: ast.Call, function: Function | None = None, low: Mapping[str, str] = _NO_DTYPES
+) -> str:
     """Return the low dtype to which a method call casts, or "".
 
-    A parameter of ``function`` stands for its default.
+    A parameter of ``function`` stands for its default. ``low`` are the variables that may hold a low dtype.
     """
     if receiver_of(call) is None:
         return ""
@@ -342,8 +373,8 @@ def _cast_dtype(interp: Interpreter, call: ast.Call, function: Function | None =
     if function is not None:
         defaults = function.defaults()
         given = [defaults.get(access_text(value), value) for value in given]
-    named = (DTYPES.get(dotted_name(interp, value) or "", "") for value in given)
-    return next((dtype for dtype in named if dtype in _LOW), "")
+    named = (low.get(access_text(value)) or DTYPES.get(dotted_name(interp, value) or "", "") for value in given)
+    return next((dtype for dtype in named if dtype in _LOW_NAMES), "")
 
 
 def is_averaged(cls: Class, name: str) -> bool:

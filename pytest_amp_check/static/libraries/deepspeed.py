@@ -27,6 +27,8 @@ from .syntax_queries import assigned_values, constant_of_node, keywords_of, rece
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 #: Method of an engine that returns the number of micro-batches of a window.
 _STEPS = "gradient_accumulation_steps"
+#: Method of an engine that says whether its next step ends a window.
+_BOUNDARY = "is_gradient_accumulation_boundary"
 _TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
 
 
@@ -80,13 +82,10 @@ def _call_engine_method(
         loss = as_loss(args[0])
         report_framework_division(interp, loss, make_unknown_steps(interp, tracked_object), _TITLE, node)
         # The configuration of DeepSpeed holds the number of micro-batches, so only its name tells.
-        named = {
-            str(divisor.source_text)
-            for divisor in loss.normalization.divisors
-            if _names_window(interp, str(divisor.source_text))
-        }
-        emit_divided_twice(interp, loss, set(), named, _TITLE, f"in `{expression_text(node)}`", guessed=True)
-    if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
+        emit_divided_twice(
+            interp, loss, set(), _window_names(interp, loss), _TITLE, f"in `{expression_text(node)}`", guessed=True
+        )
+    if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", _BOUNDARY):
         return interp.fresh_unknown(node, name)
     return call_module_method(interp, receiver, name, args, keywords, node)
 
@@ -101,16 +100,31 @@ def _names_window(interp: Interpreter, text: str) -> bool:
 def _check_own_division(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Report a loss divided by the number of micro-batches that its engine, from elsewhere, divides by as well.
 
-    Only an engine of DeepSpeed has this number as a method.
+    Only an engine of DeepSpeed has this number, and the end of the window, as methods.
     """
     engine, divides = receiver_of(node), keywords_of(node).get("scale_wrt_gas")
-    if engine is None or not node.args or _STEPS not in interp.state.frame.module.identifiers:
+    if engine is None or not node.args or interp.state.frame.module.identifiers.isdisjoint((_STEPS, _BOUNDARY)):
         return
     receiver = interp.without_events(lambda: interp.evaluate(engine))
     if isinstance(receiver, UnknownValue) and (divides is None or constant_of_node(divides) is True):
         loss = as_loss(interp.without_events(lambda: interp.evaluate(node.args[0])))
         texts = {f"{access_text(engine)}.{_STEPS}()"}
+        if _asks_for_boundary(interp, access_text(engine)):
+            texts |= _window_names(interp, loss)
         emit_divided_twice(interp, loss, set(), texts, _TITLE, f"in `{expression_text(node)}`", guessed=True)
+
+
+def _asks_for_boundary(interp: Interpreter, engine: str) -> bool:
+    """Return True if the current function asks an engine for the end of the window."""
+    function = interp.state.frame.function
+    asked = function.find_nodes(ast.Attribute) if function is not None else []
+    return any(node.attr == _BOUNDARY and access_text(node.value) == engine for node in asked)
+
+
+def _window_names(interp: Interpreter, loss: Value) -> set[str]:
+    """Return the source texts of the divisors of a loss whose names say that they count micro-batches."""
+    texts = {str(divisor.source_text) for divisor in loss.normalization.divisors}
+    return {text for text in texts if _names_window(interp, text)}
 
 
 def register(handlers: HandlerTable) -> None:

@@ -8,9 +8,10 @@ from ...protocol.events import UNKNOWN
 from ...protocol.source_text import access_text
 from ..configuration.formats import LOW_DTYPES
 from ..interpreter.conditions import Formula
-from ..interpreter.imports import load_any_import
+from ..interpreter.functions import bind_unknown_arguments
+from ..interpreter.imports import globals_of, load_any_import
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values.definitions import ClassValue, ExternalName, Instance
+from ..interpreter.values.definitions import ClassValue, ExternalName, Frame, Instance
 from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import Class, Function
 from ..project.syntax import tail_name
@@ -60,6 +61,8 @@ def _find_default(interp: Interpreter, node: ast.expr, steps: int) -> ast.expr |
             return _find_default(interp, setting, steps - 1)
         case ast.Name(id=name):
             return _default_of_variable(interp, name, steps)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) if _is_assigned_once(interp, name):
+            return _default_of_own_attribute(interp, name, steps)
         case ast.Attribute(value=owner, attr=name):
             loaded = find_loaded_setting(interp, node)
             cls = _class_of(interp, owner) if loaded is None else None
@@ -70,6 +73,25 @@ def _find_default(interp: Interpreter, node: ast.expr, steps: int) -> ast.expr |
         case ast.Subscript() | ast.Call():
             return find_loaded_setting(interp, node)
     return None
+
+
+def _is_assigned_once(interp: Interpreter, name: str) -> bool:
+    cls = interp.state.frame.cls
+    return cls is not None and len(cls.assignments.get(name, ())) == 1
+
+
+def _default_of_own_attribute(interp: Interpreter, name: str, steps: int) -> ast.expr | None:
+    """Return the default that leads to the only value that a method assigns to an attribute of the object."""
+    outer = interp.state.frame
+    assert outer.cls is not None
+    [(method, value)] = outer.cls.assignments[name]
+    # The parameters of the method are not those of the current one.
+    frame = interp.state.frame = Frame(method, globals_of(interp, method.module), None)
+    frame.receiver, frame.cls = outer.receiver, outer.cls
+    bind_unknown_arguments(interp, frame, method)
+    found = _find_default(interp, value, steps - 1)
+    interp.state.frame = outer
+    return found
 
 
 def _default_of_entry(interp: Interpreter, table: str, setting: ast.expr, steps: int) -> ast.expr | None:

@@ -28,6 +28,10 @@ from .region_entry import find_autocast_entries as entering_in
 from .roots import package_top
 from .syntax import tail_name, walk
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .module import Class, Module
+
 #: Maximum number of direct and indirect imports of a named file that are searched for autocast entries.
 MAX_REACHED_FILES = 400
 #: Words of files that may make a model cast.
@@ -235,6 +239,12 @@ def chooses_model_dtype(project: Project, path: str) -> bool:
     return next(_iterate_users_of_package(project, path, project.low_model_files), None) is not None
 
 
+def chooses_model_dtype_here(project: Project, path: str) -> bool:
+    """Return True if code of the package of a file chooses the dtype of a model, or regions are near."""
+    top = package_top(os.path.dirname(os.path.abspath(path)))
+    return top in project.low_model_files or not chooses_model_dtype(project, path)
+
+
 def casts_models(project: Project, path: str) -> bool:
     """Return True if such code casts a model to a low dtype, or lets its users do so."""
     casts = next(_iterate_users_of_package(project, path, project.casting_files), None) is not None
@@ -248,6 +258,18 @@ def may_choose_float16(project: Project, path: str) -> bool:
         Code(source_files.load_or_nothing(other, project.largest)).may_choose_float16
         for other in _iterate_users_of_package(project, path, project.low_model_files)
     )
+
+
+def computes_low_without_region(project: Project, path: str) -> bool:
+    """Return True if training that uses the package of a file makes a model low by an engine or a policy.
+
+    Without a region, nothing computes the loss of such a model in float32.
+    """
+    for other in _iterate_users_of_package(project, path, project.low_model_files):
+        data = source_files.load_or_nothing(other, project.largest)
+        if (b"MixedPrecisionPolicy(" in data or b"deepspeed.initialize(" in data) and b"autocast" not in data:
+            return _WIDE_LOGITS.search(data) is None
+    return False
 
 
 def _iterate_users_of_package(project: Project, path: str, files: Mapping[str, set[str]]) -> Iterator[str]:
@@ -289,6 +311,30 @@ def gets_float32(project: Project, path: str, function: str) -> bool:
         if function.encode() in data and start in project.direct_imports(other):
             found += call.findall(data)
     return bool(found) and all(_WIDENED.search(arguments) is not None for arguments in found)
+
+
+def is_used_by_module(project: Project, module: Module, function: str) -> bool:
+    """Return True for a method of a module, and for a function that a file with modules calls."""
+    owners = [cls for cls in module.classes.values() if cls.name == function.partition(".")[0]]
+    if owners:
+        return any(map(_has_forward, owners))
+    name = function.encode()
+    if any(_has_forward(each) for each in module.classes.values()) and module.text.encode().count(name) > 1:
+        return True
+    start = os.path.abspath(module.path)
+    for other in project.importers.importers_of(_import_stem(start), project.members):
+        data = source_files.load_or_nothing(other, project.largest)
+        if b"def forward(" in data and name in data and start in project.direct_imports(other):
+            return True
+    return False
+
+
+def _has_forward(cls: Class) -> bool:
+    return "forward" in cls.methods or any(tail_name(base).endswith("Module") for base in cls.bases)
+
+
+#: Logits that code casts to float32 before it passes them on.
+_WIDE_LOGITS = re.compile(rb"logits\b[^\n=(]{0,40}" + _WIDENED.pattern)
 
 
 def _trains(project: Project, path: str) -> bool:

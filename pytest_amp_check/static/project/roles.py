@@ -24,7 +24,6 @@ CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 _OF_MODULES = frozenset({"parameters", "named_parameters", "zero_grad"})
 #: Methods that set the mode of a module. Schedule-free optimizers have them, too.
 _MODES = frozenset({"train", "eval"})
-_NO_NAMES: frozenset[str] = frozenset()
 #: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
     *(framework.engine.signature_names for framework in FRAMEWORKS.values())
@@ -140,10 +139,10 @@ class RoleCollector:
         scales or updates is a scaler too.
 
         An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped or zeroed and has the usual name.
-        A module has parameters, or it is cast and has a mode or returns an optimizer. An object that runs backward and
-        has a method of only one framework is the engine of that framework. An object with "scaler" in its name that is
-        called with an optimizer has the role of timm's scaler. An optimizer with the name by which a framework passes
-        its wrapper is an engine of the framework.
+        A module has parameters, or it is cast and returns an optimizer. An object that runs backward and has a method
+        of only one framework is the engine of that framework. An object with "scaler" in its name that is called with
+        an optimizer has the role of timm's scaler. An optimizer with the name by which a framework passes its wrapper
+        is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
@@ -186,10 +185,6 @@ class RoleCollector:
         for made, text in self._maker_by_text.items():
             # `optimizer = model.configure_optimizers(lr)`
             if text in self._cast_texts and roles.get(made) == "optimizer":
-                roles.setdefault(text, "module")
-        for text in self._cast_texts:
-            # A trainer has the method of a module, and no cast; a tensor has only the cast.
-            if not self._members_by_text.get(text, _NO_NAMES).isdisjoint(_MODES):
                 roles.setdefault(text, "module")
         roles.pop("self", None)
         return roles

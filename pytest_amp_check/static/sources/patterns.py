@@ -713,8 +713,11 @@ def product_lines(data: bytes) -> list[int]:
     return [number for number, line in enumerate(data.split(b"\n"), 1) if re.search(_PRODUCT, line) is not None]
 
 
+#: Functions of logits or embeddings that a region computes in float32, or that need its range.
+_LOSS_WORDS = (b"log_softmax(", b"cross_entropy(", b"F.normalize(", b"functional.normalize(")
 #: Words of fragile expressions. A fragile line has at least one of them.
 _FRAGILE_WORDS = (
+    *_LOSS_WORDS,
     b" - ",
     b"mean(",
     b"freq",
@@ -740,6 +743,8 @@ _DECAYED_ATTRIBUTE = rb"self\.(\w+) = (?:[^\n]{1,60}\* ?self\.\1\b|self\.\1 ?\*)
 _PRODUCT_CALLS = (b"mm(", b"matmul(", b"linear(", b"einsum(", b" @ ", b"conv")
 #: The difference of an exponential and one.
 _EXP_COMPLEMENT = rb"(?<![\w.])1(?:\.0?)? ?- ?[^\n]{0,60}\bexp\(|\bexp\([^\n]{0,60}\) ?- ?1(?:\.0?)?(?![\w.])"
+#: The exponential of a parameter that holds logarithms.
+_EXP_OF_PARAMETER = rb"\bexp\(-?self\.\w*(?i:log)\w*\)"
 #: A call that switches autocast off.
 _SWITCHED_OFF = rb"autocast\([^)\n]{0,100}\bFalse\b"
 
@@ -767,7 +772,9 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"1e-" in line and re.search(_SMALL_NUMBER, line):
         return True
-    if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
+    if any(word in line for word in _LOSS_WORDS):
+        return b".float()" not in line
+    if b"exp(" in line and (re.search(_EXP_COMPLEMENT, line) or re.search(_EXP_OF_PARAMETER, line)):
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True

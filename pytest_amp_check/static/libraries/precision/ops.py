@@ -83,6 +83,7 @@ from .matmuls import (
     join_parts,
 )
 from .operators import apply_operator
+from .parameters import is_assumed_parameter
 
 _LOGS = frozenset(("log", "log2", "log10"))
 #: Label of the better formula for a logarithm, by the trait of the argument. The first matching trait decides.
@@ -303,6 +304,9 @@ def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> Non
         if squared is not None:
             names["operand"] = SourceText(squared)
         emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, of_each=of_each, names=names)
+    elif op.base_name == "exp" and is_assumed_parameter(interp, op.tensor_node):
+        stored = DtypeInfo(interp.assumed_dtype)
+        emit_once(interp, e.FragileMath, op.node, stored, how="exponent", names={"call": SourceText(op.node)})
 
 
 def _find_squared(squares: ast.expr | None) -> ast.expr | None:

@@ -14,7 +14,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.objects import StateDict
 from ...project.module import Function
 from ..checkpoints import names_scaling
-from ..syntax_queries import constant_of_node, keywords_of, receiver_of
+from ..syntax_queries import callee_of, constant_of_node, keywords_of, last_name, receiver_of
 from .events import emit_once
 
 #: Parameters of the layers of torch.
@@ -51,6 +51,18 @@ def find_weight_info(interp: Interpreter, node: ast.Attribute) -> DtypeInfo:
     if not is_given or not makes_parameters(interp, function):
         return NO_DTYPE_INFO
     return DtypeInfo(interp.assumed_dtype, frozenset({STORED}))
+
+
+def is_assumed_parameter(interp: Interpreter, node: ast.expr | None) -> bool:
+    """Return True for an attribute of ``self`` that only holds parameters, where all weights have the assumed dtype."""
+    cls = interp.state.frame.cls
+    if not interp.assumed_dtype or interp.assumes_region or cls is None:
+        return False
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            assigned = cls.assignments.get(name, ())
+            return bool(assigned) and all(last_name(callee_of(value)) == "Parameter" for _, value in assigned)
+    return False
 
 
 def holds_weights(interp: Interpreter, node: ast.expr | None) -> bool:

@@ -147,6 +147,8 @@ def _check_running_sum(
     if not starts:
         return
     indexed_loops = _loops_of_index(interp, target.slice) if isinstance(target, ast.Subscript) else frozenset[int]()
+    if average and isinstance(held, ast.Name) and interp.assumed_dtype and not interp.project.assumed_dtype:
+        return  # As often the gate of a recurrent layer.
     # Each call of the method updates the average that the object keeps.
     is_kept = average and isinstance(held, ast.Attribute)
     is_made_anew = is_kept or _is_made_each_iteration(interp, added, name, before, indexed_loops)
