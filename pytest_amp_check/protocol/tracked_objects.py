@@ -103,12 +103,14 @@ class ModuleTraining(NamedTuple):
     - ``trainer_float16``: True if a Trainer trains the module in float16, False if in another precision, None without a
       Trainer.
     - ``runs_with_gradients``: False if each known forward runs without gradients, None without a known forward.
+    - ``adapters``: the object of added adapters, which are trained although the module is frozen.
     """
 
     frozen: bool = False
     partly_frozen: bool = False
     trainer_float16: bool | None = None
     runs_with_gradients: bool | None = None
+    adapters: int | None = None
 
     def join(self, other: ModuleTraining) -> ModuleTraining:
         """Return the training of a module that is one of two modules."""

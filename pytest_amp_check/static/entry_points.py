@@ -73,6 +73,7 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
+from .project.relevance import LOW_DTYPE_NAMES
 from .project.syntax import tail_name, walk
 from .zero_grad_search import may_be_cleared_around
 
@@ -358,6 +359,8 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
         if isinstance(interp.globals.vars.get(cls.name), ClassValue):
             inherited = inherited_methods(interp, cls)
             methods = [method for method in inherited if method.is_entry_point]
+            if not LOW_DTYPE_NAMES.isdisjoint(cls.used_names):
+                found += [(method, cls) for method in _trains_what_class_makes(inherited) if method not in methods]
             callers = [
                 method for method in cls.methods.values() if _trains_by_inherited(interp, method, cls, inherited)
             ]
@@ -379,6 +382,12 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
                     if numbers:
                         alike.add(key)
     return found
+
+
+def _trains_what_class_makes(inherited: list[Function]) -> list[Function]:
+    """Return the constructor and the methods that train, of those that a class inherits which makes its model low."""
+    training = [method for method in inherited if method.used_names >= _BACKWARD_AND_STEP]
+    return [*(method for method in inherited if method.name == "__init__"), *training] if training else []
 
 
 def _trains_by_inherited(interp: Interpreter, method: Function, cls: Class, inherited: list[Function]) -> bool:

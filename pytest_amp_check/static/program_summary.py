@@ -73,7 +73,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     }
     in_float16 = {key for key, is_float16 in by_trainer.items() if is_float16}
     owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
-    program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
+    owned_by_scaled |= _same_attributes(program, owned_by_scaled)
+    scaled_adapters = _adapters_of(program, owned_by_scaled)
+    program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16, *scaled_adapters}
     frozen = {t.key for t in program.objects if t.attributes.training.frozen or t.attributes.training.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
@@ -83,7 +85,10 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     unknown = [t for t in bare if not t.attributes.constructed]
     by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
     program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
-    program.attributes.trained_modules = {*trained, *by_trainer, *by_unknown} - frozen
+    adapters = _adapters_of(program, _owned_modules(bare) | _given_modules(bare))
+    trained |= _same_attributes(program, trained)
+    of_trainer = _with_submodules(program, by_trainer.keys() - frozen)
+    program.attributes.trained_modules = {*trained, *of_trainer, *by_unknown, *adapters} - frozen
     if events[e.ModuleCast]:
         _mark_casts(program)
     _mark_states(program, events, live)
@@ -231,6 +236,31 @@ def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
 def _given_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     """Return the modules whose parameters the unanalyzed constructors of the optimizers received."""
     return frozenset().union(*(optimizer.attributes.given_modules for optimizer in optimizers))
+
+
+def _same_attributes(program: Program, modules: Iterable[int]) -> frozenset[int]:
+    """Return the modules that methods make at the same place as some modules, called by another method.
+
+    A method that trains finds in an attribute what another method assigns to it, without the callers of that method.
+    """
+    sites = [site for key in modules if (site := program.objects[key].site) is not None]
+    places = {_place_of(site) for site in sites if site.caller is None and "." in site.function}
+    if not places:
+        return frozenset()
+    called = ((each.key, each.site) for each in program.objects if each.role == "module")
+    return frozenset(
+        key for key, site in called if site is not None and site.caller is not None and _place_of(site) in places
+    )
+
+
+def _place_of(site: Site) -> tuple[str, int, int]:
+    return site.path, site.line, site.column
+
+
+def _adapters_of(program: Program, modules: Iterable[int]) -> frozenset[int]:
+    """Return the adapters that were added to modules, which an optimizer of the module's trained parameters owns."""
+    found = (program.objects[key].attributes.training.adapters for key in modules)
+    return frozenset(key for key in found if key is not None)
 
 
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:

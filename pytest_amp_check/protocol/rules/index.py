@@ -411,6 +411,8 @@ INDEX: tuple[Listing, ...] = (
             "parameter:saved",
             "made:trained",
             "made:trained-scaled",
+            "adapter:trained",
+            "adapter:trained-scaled",
             "before:trained",
             "before:trained-scaled",
             "trainer:trained",

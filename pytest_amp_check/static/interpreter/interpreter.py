@@ -113,6 +113,8 @@ class HandlerTable:
         #: Listeners of assignments, before the targets change; of assigned items; of expression statements
         #: (`expression_listeners`); of an average that the learning rate includes (`rate_division_listeners`).
         self.assignment_listeners: list[Callable[[Interpreter, ast.Assign, Value], None]] = []
+        #: Listeners of an unknown value that the code uses as a module, where events are recorded.
+        self.module_use_listeners: list[Callable[[Interpreter, UnknownValue], None]] = []
         #: Listeners of an optimizer that a method of a module may return, with the tensor that another method returns.
         self.found_optimizer_listeners: list[Callable[[Interpreter, Any, UnknownValue], None]] = []
         self.item_write_listeners: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []

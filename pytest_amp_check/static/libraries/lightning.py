@@ -154,6 +154,8 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
         optimizer = ObjectRef(_trained_optimizer(interp, function.cls))
         interp.call_method(optimizer, "step", [], {}, function.node)
         interp.call_method(optimizer, "zero_grad", [], {}, function.node)
+    if function.name == "configure_optimizers" and _is_lightning(interp, function.cls):
+        _mark_trained_models(interp, value)
     if (
         function.name != "training_step"
         or not _is_lightning(interp, function.cls)
@@ -223,6 +225,17 @@ def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str,
         return None
     unknown = interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
     return make_used_engine(interp, framework, unknown, f"self.{name}", node)
+
+
+def _mark_trained_models(interp: Interpreter, returned: Value) -> None:
+    """Mark the models of the optimizers that ``configure_optimizers`` returns, alone, in lists or in a dict."""
+    todo = [returned]
+    for value in todo:
+        if isinstance(value, ObjectRef) and value.role == "optimizer":
+            for key in value.tracked_object.attributes.owns or ():
+                interp.program.objects[key].attributes.set_trainer(is_float16=False)
+        else:
+            todo += [part for part in (*value.alternatives(), *value.contained_values()) if part is not value]
 
 
 def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:

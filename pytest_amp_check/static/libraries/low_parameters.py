@@ -222,12 +222,18 @@ def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record the cast of a model or of a tensor, which may be the data of a parameter."""
     made = receiver_of(node)
     if isinstance(value, UnknownValue) and isinstance(made, (ast.Name, ast.Attribute)):
-        dtype = _CASTS[last_name(node.func)] or next(
-            filter(None, (find_low_dtype(interp, each) for each in (*node.args, *keywords_of(node).values()))), ""
-        )
+        dtype = _CASTS[last_name(node.func)]
+        for each in (*node.args, *keywords_of(node).values()) if not dtype else ():
+            dtype = dtype or find_low_dtype(interp, each) or ("float32" if _is_float32(interp, each) else "")
         if dtype:
             interp.file_data(CastCopies)[value.key] = dtype, node
     _check_model_cast(interp, value, node)
+
+
+def _is_float32(interp: Interpreter, node: ast.expr) -> bool:
+    """Return True for ``torch.float32`` alone."""
+    named = interp.without_events(lambda: interp.evaluate(node)) if last_name(node).startswith("float") else NONE
+    return isinstance(named, ExternalName) and "float32" in named.possible_dtypes
 
 
 def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -290,7 +296,7 @@ class _PossibleCasts(dict[int, _PossibleCast]):
 
 
 class _AssignedCasts(set[int]):
-    """Keys of these values that a graph assigns to a model."""
+    """Keys of these values that a graph uses as a model."""
 
 
 def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -327,24 +333,38 @@ def _check_assigned_model(interp: Interpreter, node: ast.Assign, value: Value) -
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     if not casts and default is None:
         return
-    assigned = interp.graph_data(_AssignedCasts)
     for option in value.alternatives():
         if default is not None and isinstance(option, UnknownValue) and _is_made_by_default(node.value):
             if any(role_by_use(interp, target) == "module" for target in node.targets):
                 model = interp.tracked_object(("used", option.key), "module", option.text, interp.site_of(node))
                 emit_low_by_default(interp, model)
             continue
-        cast = _find_cast(interp, casts, option) if casts else None
-        if not isinstance(option, UnknownValue) or cast is None or option.key in assigned:
-            continue
-        if any(role_by_use(interp, target) == "module" for target in node.targets):
-            assigned.add(option.key)
-            run_branches(interp, cast.condition, partial(_emit_possible_cast, interp, option, cast), do_nothing)
+        if isinstance(option, UnknownValue) and any(_is_model(interp, target) for target in node.targets):
+            _emit_possible_casts(interp, option)
 
 
-def _find_cast(interp: Interpreter, casts: _PossibleCasts, value: Value) -> _PossibleCast | None:
+def _is_model(interp: Interpreter, target: ast.expr) -> bool:
+    """Return True for what the file uses as a module, and for an attribute of a module, which is then a part of it."""
+    receiver = interp.state.frame.receiver
+    is_own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    if is_own and isinstance(receiver, Instance) and receiver.tracked_object is not None:
+        return receiver.tracked_object.role == "module"
+    return role_by_use(interp, target) == "module"
+
+
+def _emit_possible_casts(interp: Interpreter, value: UnknownValue) -> None:
+    """Emit the cast of an unknown value that the code uses as a module, once for each graph."""
+    casts = interp.file_data(_PossibleCasts)
+    cast = _find_cast(interp, casts, value) if casts else None
+    assigned = interp.graph_data(_AssignedCasts)
+    if cast is not None and value.key not in assigned:
+        assigned.add(value.key)
+        run_branches(interp, cast.condition, partial(_emit_possible_cast, interp, value, cast), do_nothing)
+
+
+def _find_cast(interp: Interpreter, casts: _PossibleCasts, value: UnknownValue) -> _PossibleCast | None:
     """Return the cast of an unknown value, or of a value that it stands for after branches."""
-    todo = [value.key] if isinstance(value, UnknownValue) else []
+    todo = [value.key]
     for key in todo:
         if key in casts:
             return casts[key]
@@ -527,3 +547,4 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners.update(dict.fromkeys(("cuda", "cpu", "train", "eval"), _note_move))
     handlers.call_result_listeners["Trainer"] = _note_trained_model
     handlers.assignment_listeners.append(_check_assigned_model)
+    handlers.module_use_listeners.append(_emit_possible_casts)

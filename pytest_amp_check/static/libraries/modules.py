@@ -451,9 +451,24 @@ def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_add_adapter(interp: Interpreter, asked: _MethodCall) -> Value:
-    """Mark the module as frozen, because only the added adapters are trained."""
-    asked.module.attributes.freeze()
+    """Mark the module as frozen, because only the added adapters are trained. They get the dtype of its weights."""
+    module = asked.module.attributes
+    module.freeze()
+    key = ("adapters", asked.module.key)
+    adapters = interp.tracked_object(key, "module", f"the adapters of {asked.module.name}", interp.site_of(asked.node))
+    module.training = module.training._replace(adapters=adapters.key)
+    module.parts = {*(module.parts or ()), adapters.key}
+    _cast_adapters(interp, asked.module, module.dtypes.low, asked.node)
     return NONE
+
+
+def _cast_adapters(interp: Interpreter, module: TrackedObject, dtype: str, node: ast.AST) -> None:
+    """Emit the float16 of added adapters, whose gradients a scaler refuses. Adapters in bfloat16 are usual."""
+    adapters = module.attributes.training.adapters
+    if adapters is not None and dtype == "float16":
+        set_low(interp, interp.program.objects[adapters], dtype, node)
+        names = {"module": receiver_text(node), "call": expression_text(node)}
+        interp.emit(e.ModuleCast, node, adapters, dtype=dtype, how="adapter", created=True, names=names)
 
 
 def _call_compile(interp: Interpreter, asked: _MethodCall) -> Value:
@@ -505,6 +520,7 @@ _METHODS: dict[str, Method] = {
 def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     set_low(interp, tracked_object, dtype, node)
     _emit_module_cast(interp, tracked_object, dtype, node)
+    _cast_adapters(interp, tracked_object, dtype, node)
 
 
 def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
@@ -725,6 +741,17 @@ def _call_register_comm_hook(
     return interp.fresh_unknown(node)
 
 
+def _call_cast_training_params(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Model the function of diffusers that casts the trained parameters of models, to float32 by default."""
+    bound = bind_arguments(("model", "dtype"), args, keywords)
+    if not find_low_dtypes([bound["dtype"]] if "dtype" in bound else []):
+        model = bound.get("model", NONE)
+        models = map(tracked_object_of, items_of(model) or [model])
+        keys = frozenset(part.key for part in models if part is not None)
+        mark_cast_to_float32(interp, interp.program.with_submodules(keys))
+    return NONE
+
+
 def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
     """Return the output of a module with the dtype info of the analyzed forward."""
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open and _has_items(outcome):
@@ -808,6 +835,7 @@ def _get_wrapped_module(interp: Interpreter, receiver: Instance, name: str, node
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.named_functions["diffusers.training_utils.cast_training_params"] = _call_cast_training_params
     handlers.calls["module"] = _call_module
     handlers.calls["module instance"] = _call_module_instance
     handlers.methods.update({"module": call_module_method, "loss": call_module_method})

@@ -267,7 +267,7 @@ def computes_low_without_region(project: Project, path: str) -> bool:
     """
     for other in _iterate_users_of_package(project, path, project.low_model_files):
         data = source_files.load_or_nothing(other, project.largest)
-        if (b"MixedPrecisionPolicy(" in data or b"deepspeed.initialize(" in data) and b"autocast" not in data:
+        if _LOW_TRAINING.search(data) is not None and b"autocast" not in data:
             return _WIDE_LOGITS.search(data) is None
     return False
 
@@ -333,6 +333,10 @@ def _has_forward(cls: Class) -> bool:
     return "forward" in cls.methods or any(tail_name(base).endswith("Module") for base in cls.bases)
 
 
+#: An engine of DeepSpeed, and a policy of FSDP2 that may compute in low precision.
+_LOW_TRAINING = re.compile(
+    rb"deepspeed\.initialize\(|MixedPrecisionPolicy\((?![^\n]{0,80}param_dtype ?= ?torch\.float(?:32|64)\b)"
+)
 #: Logits that code casts to float32 before it passes them on.
 _WIDE_LOGITS = re.compile(rb"logits\b[^\n=(]{0,40}" + _WIDENED.pattern)
 

@@ -291,8 +291,7 @@ def mark_relevant(
     cast_and_train = {
         method.cls
         for method in casting_methods
-        if method.cls is not None
-        and any(does[each] & _TRAINING_STEP == _TRAINING_STEP for each in method.cls.methods.values())
+        if method.cls is not None and any(_trains_model(does[each], each) for each in method.cls.methods.values())
     }
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
@@ -306,8 +305,7 @@ def mark_relevant(
         )
         shares_scaler = function.cls in scaling and bool(part)
         function.has_scaler_siblings = shares_scaler or (
-            function.cls in cast_and_train
-            and (function in casting_methods or does[function] & _TRAINING_STEP == _TRAINING_STEP)
+            function.cls in cast_and_train and (function in casting_methods or _trains_model(does[function], function))
         )
         function.is_weight_entry_point = (function.is_entry_point or function.has_scaler_siblings) and not (
             connecting
@@ -321,6 +319,11 @@ def mark_relevant(
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _trains_model(does: int, function: Function) -> bool:
+    """Return True if a function does a training step, or makes the optimizer for the one of Lightning."""
+    return does & _TRAINING_STEP == _TRAINING_STEP or function.name == "configure_optimizers"
 
 
 def _uses_parameters(method: Function, cls: Class) -> bool:

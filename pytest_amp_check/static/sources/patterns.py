@@ -262,6 +262,9 @@ class Code:
         hooks = self.words_found.intersection(_HOOK_WORDS)
         if hooks == {_STEP} and not _steps_optimizer(self.data):
             return set()
+        if not hooks and self.returns_cast:
+            # The subclass makes the model that the base class trains.
+            hooks = self.words_found
         if not hooks or self.without_docstrings.words_found.isdisjoint(hooks):
             return set()
         found = set[bytes]().union(*self._foreign_bases())
@@ -285,6 +288,11 @@ class Code:
             names = (base.partition(b"[")[0].strip() for base in bases.split(b","))
             found.append({name.rpartition(b".")[2] for name in names if not name.startswith(b"torch.")})
         return [bases - own for bases in found]
+
+    @property
+    def returns_cast(self) -> bool:
+        """True if a function may return a model in a low dtype."""
+        return any(word in self.data for word in _LOW_CAST_WORDS) and re.search(_RETURNED_CAST, self.data) is not None
 
     @property
     def does_training_part(self) -> bool:
@@ -621,13 +629,23 @@ _ROUNDED_WORDS = (b"arange(", b"e-", b"freq", b"exp(self.")
 _LOG_WORDS = (b"log_softmax(", b"logsumexp(", b"kl_div(")
 _WIDE_WORDS = (b".float()", b"float32")
 #: A cast to a low dtype as a statement, and the assignment of a cast copy to the data of a parameter.
-_CAST_STATEMENT = rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?" + _LOW_CAST + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+" + _LOW_CAST
+_CAST_STATEMENT = (
+    rb"(?m)^[ \t]*[\w.]+(?:\[\w+\])?"
+    + _LOW_CAST
+    + rb"\)?[ \t]*(?:#.*)?$|\.data\s*=\s*[\w.]+"
+    + _LOW_CAST
+    # A part of a module, unless it is a tensor.
+    + rb"|^[ \t]+self\.\w+ = (?!torch\.)[\w.]+[(\[][^\n]{0,160}\)"
+    + _LOW_CAST
+)
 #: A policy of FSDP2 with a low compute dtype.
 _LOW_POLICY = rb"MixedPrecisionPolicy\([^\n]{0,80}param_dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: A line that enters autocast, and does not choose whether.
 _REGION_LINE = rb"(?m)^[ \t]*(?:@|with[ \t]+)[\w.]*autocast\((?![^\n]*enabled)"
 #: A low dtype that a function returns, that a table holds, or that is a constant.
 _GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
+#: A return of something cast to a low dtype.
+_RETURNED_CAST = rb"(?m)^[ \t]+return [^\n]{1,200}" + _LOW_CAST
 #: The construction of an object with a low dtype.
 _GIVEN_TO_CLASS = rb"\b[A-Z]\w*\([^\n]{0,200}\btorch\.b?float16\b"
 #: The cast of a model to a dtype that a variable or a setting holds.

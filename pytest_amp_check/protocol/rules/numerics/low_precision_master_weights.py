@@ -134,6 +134,20 @@ RULE = Rule(
             ),
             trace_context=_SHOWS_OPTIMIZER,
         ),
+        "adapter:trained": ViolationKind(
+            "`{call}` makes the trained adapters {dtype}, where small updates round to nothing: call "
+            "`cast_training_params(model, torch.float32)` of diffusers afterwards, or cast what requires gradients",
+            trace_context=_SHOWS_OPTIMIZER,
+        ),
+        "adapter:trained-scaled": ViolationKind(
+            "`{call}` makes the trained adapters {dtype}, whose gradients GradScaler refuses to unscale: call "
+            "`cast_training_params(model, torch.float32)` of diffusers afterwards, or cast what requires gradients",
+            ERROR,
+            effect=(
+                "the first step raises ValueError (Attempting to unscale FP16 gradients), unless the optimizer is fused"
+            ),
+            trace_context=_SHOWS_OPTIMIZER,
+        ),
         "before:trained": ViolationKind(
             "`{optimizer}` trains parameters that were {dtype} before the recording, where small "
             "updates round to nothing{refused}: keep them in float32, and run the forward in "

@@ -65,6 +65,9 @@ def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) 
     if role == "module":
         _adopt_joined_module(interp, value)
     tracked_object = interp.tracked_object(("used", value.key), role, text, interp.site_of(node))
+    if role == "module" and interp.builder.nodes is interp.graph.nodes:
+        for listener in interp.handlers.module_use_listeners:
+            listener(interp, value)
     return ObjectRef(tracked_object, True, value)
 
 
