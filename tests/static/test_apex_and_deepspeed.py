@@ -261,3 +261,55 @@ def test_a_class_that_saves_what_apex_scales_needs_its_state(
     source = KEPT_BY_A_CLASS.format(initialized=initialized, backward=backward, more=more)
     findings = [finding for finding in check_source(source) if finding.code in ("AMP401", "AMP402")]
     assert [(finding.code, finding.line) for finding in findings] == [("AMP401", line) for line in lines]
+
+
+BOUNDARY = """\
+from engines import build_engine
+
+
+class Loop:
+    def __init__(self, config):
+        self.engine, self.settings = build_engine(config)
+        self.every = self.settings["{key}"]
+
+    def step(self, batch):
+        loss = self.engine(**batch).loss
+        self.engine.backward({loss})
+        is_last = self.engine.{asked}()
+        self.engine.step()
+        return is_last
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "key", "asked", "is_divided_twice"),
+    [
+        ("loss / self.every", "gradient_accumulation_steps", "is_gradient_accumulation_boundary", False),
+        ("loss / self.grad_accum", "gradient_accumulation_steps", "is_gradient_accumulation_boundary", True),
+        ("loss / self.settings['{key}']", "gradient_accumulation_steps", "is_gradient_accumulation_boundary", True),
+        ("loss / self.grad_accum", "gradient_accumulation_steps", "is_last", False),
+        ("loss", "gradient_accumulation_steps", "is_gradient_accumulation_boundary", False),
+    ],
+)
+def test_an_engine_from_elsewhere_that_knows_the_end_of_a_window(
+    loss: str, key: str, asked: str, is_divided_twice: bool
+) -> None:
+    source = BOUNDARY.format(loss=loss.format(key=key), key=key, asked=asked)
+    assert [finding.code for finding in check_source(source)] == ["AMP302"] * is_divided_twice
+
+
+@pytest.mark.parametrize(("entry", "is_divided_twice"), [("gradient_accumulation_steps", True), ("batch_size", False)])
+def test_a_variable_holds_the_number_of_deepspeed(entry: str, is_divided_twice: bool) -> None:
+    source = f"""\
+import deepspeed
+import torch
+
+def train(model, loader, config):
+    n = config["{entry}"]
+    engine, *_ = deepspeed.initialize(model=model, config=config)
+    for batch in loader:
+        loss = engine(batch).mean() / n
+        engine.backward(loss)
+        engine.step()
+"""
+    assert [finding.code for finding in check_source(source)] == ["AMP302"] * is_divided_twice

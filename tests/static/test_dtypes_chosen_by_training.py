@@ -263,3 +263,83 @@ class Layer(nn.Linear):
     assert found(tmp_path / "wrong", SHARDED, layers.replace("{cast}", "")) == ["AMP508 info"]
     assert found(tmp_path / "right", SHARDED, layers.replace("{cast}", ".float()")) == []
     assert found(tmp_path / "float32", IN_FLOAT32, layers.replace("{cast}", "")) == []
+
+
+LOSS = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Layer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, dim + 1)))
+
+    def forward(self, x):
+        {statement}
+"""
+AUTOCAST = IN_FLOAT32.replace(
+    "        loss = model", '        with torch.autocast("cuda", dtype=torch.bfloat16):\n            loss = model'
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("return F.log_softmax(x, dim=-1)", ["AMP507 info"]),
+        ("return F.log_softmax(x.float(), dim=-1)", []),
+        ("return x * torch.exp(self.A_log)", ["AMP507 info"]),
+        ("return x * torch.exp(self.A_log.float())", []),
+    ],
+)
+def test_code_that_a_region_would_compute_in_float32(tmp_path: Path, statement: str, expected: list[str]) -> None:
+    layers = LOSS.format(statement=statement)
+    assert found(tmp_path / "engine", DEEPSPEED, layers) == expected
+    assert found(tmp_path / "region", AUTOCAST, layers) == []
+    assert found(tmp_path / "float32", IN_FLOAT32, layers) == []
+
+
+def test_embeddings_that_are_normalized_in_float16(tmp_path: Path) -> None:
+    layers = LOSS.format(statement="return F.normalize({x}, dim=-1)")
+    assert found(tmp_path / "wrong", DEEPSPEED, layers.replace("{x}", "x")) == ["AMP505 info"]
+    assert found(tmp_path / "right", DEEPSPEED, layers.replace("{x}", "x.float()")) == []
+    assert found(tmp_path / "bfloat16", SHARDED, layers.replace("{x}", "x")) == []
+
+
+KERNEL = """\
+import torch
+from torch.autograd import Function
+from torch.amp import custom_bwd, custom_fwd
+
+import kernels
+
+
+class Attention(Function):
+    @staticmethod
+    {forward}
+    def forward(ctx, scores, values, size):
+        values = values.contiguous()
+        ctx.save_for_backward({saved})
+        return kernels.attend(scores, values, size)
+
+    @staticmethod
+    {backward}
+    def backward(ctx, grad):
+        return kernels.attend_backward(grad, *ctx.saved_tensors), None, None
+"""
+PLAIN = '@custom_fwd(device_type="cuda")', '@custom_bwd(device_type="cuda")'
+
+
+@pytest.mark.parametrize(
+    ("forward", "saved", "expected"),
+    [
+        (PLAIN[0], "scores, values", ["AMP107 info"]),
+        (PLAIN[0], "scores", []),
+        ('@custom_fwd(device_type="cuda", cast_inputs=torch.float32)', "scores, values", []),
+    ],
+    ids=["two dtypes", "one tensor", "cast"],
+)
+def test_kernels_that_get_tensors_of_two_dtypes(tmp_path: Path, forward: str, saved: str, expected: list[str]) -> None:
+    layers = KERNEL.format(forward=forward, backward=PLAIN[1], saved=saved)
+    assert found(tmp_path / "project", IN_FLOAT16, layers) == expected

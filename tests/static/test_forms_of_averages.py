@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.engine import check_paths, check_source
 
 UPDATES = {
     "a difference taken away": "s.sub_((1 - self.decay) * (s - p.to(s.dtype)))",
@@ -104,3 +106,59 @@ def test_lists_of_weights(update: str, is_average: bool) -> None:
 def test_a_low_copy_that_is_no_average() -> None:
     assert codes(A_LIST.format(cast="bfloat16()", update="s.copy_(p)")) == []
     assert codes(A_DICT.format(cast="bfloat16()", update="s.add_(p)")) == []
+
+
+CLASS = """\
+import torch
+
+class Average:
+    def __init__(self, model, decay):
+        self.model = {kept}
+        self.decay = decay
+
+    def to(self, device, dtype):
+        self.model.to(device, dtype=dtype)
+        return self
+
+    @torch.no_grad()
+    def step(self, model):
+        for s, p in zip(self.model.parameters(), model.parameters()):
+            s.mul_(self.decay).add_(p.to(s.dtype), alpha=1 - self.decay)
+"""
+USE = """\
+import copy
+import torch
+from average import Average
+
+def main(args, model, loader):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    dtype = torch.float32
+    if args.precision == "bf16":
+        dtype = torch.{low}
+    {make}
+    for x in loader:
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.step(model)
+"""
+CAST_BEFORE = "copied = copy.deepcopy(model)\n    copied.to('cuda', dtype=dtype)\n    average = Average(copied, 0.999)"
+CAST_AFTER = "average = Average(model, 0.999)\n    average.to('cuda', dtype=dtype)"
+
+
+@pytest.mark.parametrize(
+    ("kept", "make"),
+    [("model.eval().requires_grad_(False)", CAST_BEFORE), ("copy.deepcopy(model).eval()", CAST_AFTER)],
+    ids=["given a low copy", "cast by its method"],
+)
+def test_averages_of_a_class_in_another_file(tmp_path: Path, kept: str, make: str) -> None:
+    (tmp_path / "average.py").write_text("import copy\n" + CLASS.format(kept=kept))
+    for low, expected in (("bfloat16", ["AMP508"]), ("float32", [])):
+        (tmp_path / "main.py").write_text(USE.format(make=make, low=low))
+        assert [each.code for each in check_paths([str(tmp_path)]).findings] == expected
+
+
+def test_a_low_copy_that_an_object_keeps_without_averaging(tmp_path: Path) -> None:
+    (tmp_path / "average.py").write_text(CLASS.format(kept="model").replace("s.mul_(self.decay).add_", "s.copy_"))
+    (tmp_path / "main.py").write_text(USE.format(make=CAST_BEFORE, low="bfloat16"))
+    assert check_paths([str(tmp_path)]).findings == []

@@ -232,3 +232,186 @@ def test_an_optimizer_of_grouped_parameters_before_sharding(tmp_path: Path, orde
     for name, text in SHARDED.items():
         (tmp_path / name).write_text(text.replace("{order}", order))
     assert [each.code for each in check_paths([str(tmp_path)]).findings] == expected
+
+
+ENGINE = """\
+import torch
+from dataclasses import dataclass
+from transformers import AutoModelForCausalLM
+
+@dataclass
+class Config:
+    path: str = ""
+    dtype: str = "{default}"
+
+class Engine:
+    def __init__(self, config: Config):
+        self.config = config
+        self.dtype = getattr(torch, config.dtype)
+
+    def make_model(self):
+        model = AutoModelForCausalLM.from_pretrained(self.config.path, torch_dtype={dtype})
+        self.model = model.to("cuda")
+
+    def make_optimizer(self):
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+
+    def initialize(self):
+        self.make_model()
+        self.make_optimizer()
+
+    def train(self, batches):
+        for batch in batches:
+            self.model(**batch).loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("dtype", ["self.dtype", "getattr(torch, self.config.dtype)", "torch.{default}"])
+def test_methods_that_a_method_calls_make_the_model(dtype: str) -> None:
+    for default, expected in (("bfloat16", ["AMP501"]), ("float32", [])):
+        assert codes(ENGINE.format(default=default, dtype=dtype.format(default=default))) == expected
+
+
+PARTS = {
+    "wrapper.py": """\
+import torch
+from torch import nn
+from models import build
+
+class Wrapper(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.net = build(config.name){cast}
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.net(x).float())
+""",
+    "train.py": """\
+import torch
+from wrapper import Wrapper
+
+def main(config, loader):
+    model = Wrapper(config).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
+    for x in loader:
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+SUBCLASS = {
+    "base.py": """\
+import torch
+
+class Trainer:
+    def __init__(self, config):
+        self.config = config
+        self.model = self.build_model()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.lr)
+
+    def build_model(self):
+        raise NotImplementedError
+
+    def train_step(self, x):
+        self.model(x).mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+""",
+    "mine.py": """\
+import torch
+from base import Trainer
+from models import build
+
+class Mine(Trainer):
+    def build_model(self):
+        return build(self.config.name)(self.config){cast}
+""",
+}
+OPTIMIZER_ELSEWHERE = {
+    "optimizers.py": """\
+import torch
+
+def make_optimizer(model, config):
+    decay, rest = [], []
+    for name, p in model.named_parameters():
+        if p.ndim == 1 or name.endswith(".bias"):
+            rest.append(p)
+        else:
+            decay.append(p)
+    groups = [{{"params": rest, "weight_decay": 0.0}}, {{"params": decay}}]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr)
+    return torch.optim.AdamW(groups, lr=config.lr)
+""",
+    "train.py": """\
+import torch
+from models import build
+from optimizers import make_optimizer
+
+def main(config, loader):
+    model = build(config.name)(config){cast}
+    optimizer = make_optimizer(model, config)
+    for x in loader:
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("files", [PARTS, SUBCLASS, OPTIMIZER_ELSEWHERE], ids=["a part", "a subclass", "an optimizer"])
+@pytest.mark.parametrize(("cast", "expected"), [(".to(torch.bfloat16)", ["AMP501"]), (".to('cuda')", [])])
+def test_models_in_several_files(tmp_path: Path, files: dict[str, str], cast: str, expected: list[str]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.format(cast=cast))
+    assert [each.code for each in check_paths([str(tmp_path)]).findings] == expected
+
+
+ADAPTERS = """\
+import torch
+from accelerate import Accelerator
+from diffusers import UNet2DConditionModel
+from diffusers.training_utils import cast_training_params
+from peft import LoraConfig
+
+def main(args, loader):
+    accelerator = Accelerator(mixed_precision=args.mixed_precision)
+    unet = UNet2DConditionModel.from_pretrained(args.path)
+    unet.requires_grad_(False)
+    dtype = torch.float32
+    if accelerator.mixed_precision == "fp16":
+        dtype = torch.float16
+    elif accelerator.mixed_precision == "bf16":
+        dtype = torch.bfloat16
+    {first}
+    {second}
+    {after}
+    optimizer = torch.optim.AdamW([p for p in unet.parameters() if p.requires_grad], lr=1e-4)
+    unet, optimizer, loader = accelerator.prepare(unet, optimizer, loader)
+    for x in loader:
+        accelerator.backward(unet(x).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+CAST, ADD = "unet.to(accelerator.device, dtype=dtype)", "unet.add_adapter(LoraConfig(r=4))"
+
+
+@pytest.mark.parametrize(("first", "second"), [(CAST, ADD), (ADD, CAST)])
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("pass", ["AMP501"]),
+        ("cast_training_params(unet, dtype=torch.float32)", []),
+        ("if args.mixed_precision == 'fp16':\n        cast_training_params([unet])", []),
+        ("for p in unet.parameters():\n        if p.requires_grad:\n            p.data = p.data.to(torch.float32)", []),
+        ("for p in unet.parameters():\n        p.data = p.data.float()", []),
+    ],
+    ids=["low", "cast back", "cast back by a setting", "by a loop", "all by a loop"],
+)
+def test_adapters_of_a_model_in_float16(first: str, second: str, after: str, expected: list[str]) -> None:
+    text = ADAPTERS.format(first=first, second=second, after=after)
+    assert codes(text) == expected
+    assert codes(text.replace("torch.float16", "torch.float32")) == []

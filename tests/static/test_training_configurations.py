@@ -35,6 +35,14 @@ torch_dtype: {dtype}
 learning_rate: 2.0e-06
 bf16: true
 """
+RECIPE = """\
+model:
+  pretrained_model_name_or_path: a/b
+  torch_dtype: {dtype}
+optimizer:
+  _target_: {optimizer}
+  lr: 6.0e-6
+"""
 LLAMA_FACTORY = "model_name_or_path: a/b\nfinetuning_type: {kind}\nlearning_rate: 1.0e-5\npure_bf16: {pure}\n"
 AXOLOTL = "base_model: a/b\nlearning_rate: 0.00002\noptimizer: adamw_torch\nbf16: {bf16}\n{adapter}"
 TORCHTITAN = """\
@@ -103,6 +111,11 @@ def found(text: str, name: str) -> list[tuple[int, int, str]]:
         ("sft.yaml", TRL.format(dtype="bfloat16") + "use_peft: true\n", []),
         ("sft.yaml", TRL.format(dtype="bfloat16") + "load_in_4bit: true\n", []),
         ("sft.yaml", TRL.format(dtype="bfloat16") + "deepspeed: ds.json\n", []),
+        ("sft.yaml", RECIPE.format(dtype="bfloat16", optimizer="torch.optim.AdamW"), [(3, 3, "setting:trained")]),
+        ("sft.yaml", RECIPE.format(dtype="float32", optimizer="torch.optim.AdamW"), []),
+        # This optimizer may keep float32 copies.
+        ("sft.yaml", RECIPE.format(dtype="bfloat16", optimizer="mine.optim.AdamW"), []),
+        ("sft.yaml", RECIPE.format(dtype="bfloat16", optimizer="torch.optim.AdamW") + "peft: {r: 8}\n", []),
         ("full.yaml", LLAMA_FACTORY.format(kind="full", pure="true"), [(4, 1, "setting:trained")]),
         ("full.yaml", LLAMA_FACTORY.format(kind="full", pure="false"), []),
         ("lora.yaml", LLAMA_FACTORY.format(kind="lora", pure="true"), []),
