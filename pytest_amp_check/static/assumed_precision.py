@@ -64,6 +64,14 @@ _OVERFLOWING = frozenset(
 )
 
 
+def may_have_assumed_effects(project: Project, code: Code) -> bool:
+    """Return True if a file may hold an effect of low precision that the project gives evidence of."""
+    if project.assumed_dtype or code.has_fragile_math:
+        return True
+    alone = project.trains_without_regions
+    return (alone and code.has_loss_math) or (bool(alone or project.float16_files) and code.has_epsilons)
+
+
 def find_assumed_effects(
     module: Module, project: Project, known: Iterable[Finding], is_evident: Callable[[], bool]
 ) -> list[Finding]:
@@ -82,7 +90,9 @@ def find_assumed_effects(
     is_cast = casts or casts_models(project, module.path)
     computes_low = not in_region and computes_low_without_region(project, module.path)
     program = Program()
-    functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
+    alone = project.trains_without_regions
+    lines_around = fragile_lines(module.text.encode(), losses=alone, epsilons=bool(alone or project.float16_files))
+    functions = None if dtype else _functions_around(module, lines_around)
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
     first_of_region = len(program.graphs)
     if dtype:
@@ -137,7 +147,9 @@ def find_assumed_effects(
         }
     if not dtype:
         found = {
-            key: each for key, each in found.items() if not _is_of_weak_evidence(each, module, project, computes_low)
+            key: each
+            for key, each in found.items()
+            if not _is_of_weak_evidence(each, module, project, in_region=in_region, computes_low=computes_low)
         }
         wide = {
             name for name in {each.site.function for each in found.values()} if gets_float32(project, module.path, name)
@@ -158,14 +170,16 @@ def _is_of_buffer(event: e.Event | None) -> bool:
     )
 
 
-def _is_of_weak_evidence(finding: Finding, module: Module, project: Project, computes_low: bool) -> bool:
+def _is_of_weak_evidence(
+    finding: Finding, module: Module, project: Project, *, in_region: bool, computes_low: bool
+) -> bool:
     """Return True for an effect that needs more than a dtype that training in another folder chooses.
 
     The code of a model computes an epsilon in low precision, as the code of data does not. Differences of
     log-probabilities count in the package that chooses the dtype.
     """
     if finding.label == "epsilon:added":
-        return not is_used_by_module(project, module, finding.site.function)
+        return not (in_region or computes_low) or not is_used_by_module(project, module, finding.site.function)
     if finding.label == "fragile:log-ratio":
         return not (computes_low or chooses_model_dtype_here(project, module.path))
     return False
@@ -247,7 +261,7 @@ def _is_common_harm(
     if not isinstance(event, e.FragileMath):
         return False
     if event.how == "exponent":
-        return not in_region
+        return computes_low
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 

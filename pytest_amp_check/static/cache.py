@@ -420,6 +420,8 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.may_round_inputs,
         prescan.makes_values_low,
         prescan.gives_dtype,
+        prescan.has_loss_math,
+        prescan.has_epsilons,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n)
@@ -430,8 +432,8 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
-    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, rounds, lowers, gives, *names = rest
-    classes, bases, combined, imports = names
+    step, fragile, tensors, chooses, casts, casts_models, optimizes, multiplies, rounds, lowers, *more = rest
+    gives, losses, epsilons, classes, bases, combined, imports = more
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
@@ -443,6 +445,7 @@ def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     prescan.multiplies_coordinates = parse_bool(multiplies)
     prescan.may_round_inputs, prescan.makes_values_low = parse_bool(rounds), parse_bool(lowers)
     prescan.gives_dtype = parse_bool(gives)
+    prescan.has_loss_math, prescan.has_epsilons = parse_bool(losses), parse_bool(epsilons)
     prescan.class_names, prescan.base_names = _decode_names(classes), _decode_names(bases)
     prescan.combined_bases, prescan.imported_names = _decode_names(combined), _decode_names(imports)
     return prescan

@@ -172,7 +172,7 @@ def analyze(
     import ast
 
     from ..protocol.graph_checker import check, check_without_callers
-    from .assumed_precision import find_assumed_effects
+    from .assumed_precision import find_assumed_effects, may_have_assumed_effects
     from .coordinate_products import find_coordinate_products
     from .entry_points import analyze_functions, analyze_module
     from .interpreter.branch_runs import RunsByEntry
@@ -247,7 +247,7 @@ def analyze(
             analyze_functions(module, opened_program, project, turned_off.functions)
             summarize_program(opened_program, near_float16, near_region)
             findings += turned_off.select_findings(check_without_callers(opened_program), path, reached)
-        if not program.attributes.fragment and (project.assumed_dtype or Code(text.encode()).has_fragile_math):
+        if not program.attributes.fragment and may_have_assumed_effects(project, Code(text.encode())):
             findings += find_assumed_effects(
                 module, project, findings, lambda: import_reach.is_package_near_float16(project, path)
             )

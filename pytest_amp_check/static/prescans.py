@@ -147,6 +147,10 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
         return prescan.computes_tensors
     if prescan.multiplies_coordinates and project.autocast_files:
         return True
+    if prescan.has_loss_math and project.trains_without_regions:
+        return True
+    if prescan.has_epsilons and (project.float16_files or project.trains_without_regions):
+        return True
     return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files or project.casting_files)
 
 

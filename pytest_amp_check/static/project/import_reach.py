@@ -265,9 +265,11 @@ def computes_low_without_region(project: Project, path: str) -> bool:
 
     Without a region, nothing computes the loss of such a model in float32.
     """
+    if not project.trains_without_regions:
+        return False
     for other in _iterate_users_of_package(project, path, project.low_model_files):
         data = source_files.load_or_nothing(other, project.largest)
-        if _LOW_TRAINING.search(data) is not None and b"autocast" not in data:
+        if _LOW_TRAINING.search(data) is not None:
             return _WIDE_LOGITS.search(data) is None
     return False
 

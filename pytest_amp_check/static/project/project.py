@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
+from ...protocol.sites import is_test_file
 from ..sources import source_files
 from ..sources.patterns import is_class_without_base
 from ..sources.tokens import refuse_dense
@@ -63,6 +64,7 @@ class Project:
         "_modules",
         "_roots",
         "_trainer_exports",
+        "_trains_without_regions",
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
@@ -107,6 +109,7 @@ class Project:
         self.low_model_files: dict[str, set[str]] = {}
         #: Files that cast a model to a low dtype, if only to evaluate it, by the top directory of their package.
         self.casting_files: dict[str, set[str]] = {}
+        self._trains_without_regions: bool | None = None
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
@@ -205,6 +208,17 @@ class Project:
         self._importable_names = self._files_by_stem.keys() | {
             os.path.basename(directory) for directory in self._directories
         }
+
+    @property
+    def trains_without_regions(self) -> bool:
+        """True if a file chooses a low dtype of a model, and no file but tests names autocast."""
+        if self._trains_without_regions is None:
+            self._trains_without_regions = bool(self.low_model_files) and not any(
+                b"autocast" in source_files.load_or_nothing(path, self.largest)
+                for path in self.autocast_files
+                if not is_test_file(path)
+            )
+        return self._trains_without_regions
 
     @property
     def may_resume(self) -> bool:

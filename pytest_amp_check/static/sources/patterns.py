@@ -164,7 +164,19 @@ class Code:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        return any(_is_fragile(line, self.data) for _, line in _lines_of_fragile_words(self.data))
+        return any(_is_fragile(line, self.data) for _, line in _lines_of_words(_FRAGILE_WORDS, self.data))
+
+    @property
+    def has_loss_math(self) -> bool:
+        """True if the code has an expression that low inputs spoil, and that a region would compute in float32."""
+        lines = _lines_of_words((*_LOSS_WORDS, b"exp(", b" + ("), self.data) if b"torch" in self.data else ()
+        return any(_computes_of_low_outputs(line) for _, line in lines)
+
+    @property
+    def has_epsilons(self) -> bool:
+        """True if the code has a small number that float16 rounds to zero, where zero is no value."""
+        lines = _lines_containing(b"1e-", self.data) if b"torch" in self.data else ()
+        return any(re.search(_SMALL_NUMBER, line) for _, line in lines)
 
     @property
     def multiplies_coordinates(self) -> bool:
@@ -700,11 +712,14 @@ def _fills_large_number(code: Code) -> bool:
     return False
 
 
-def fragile_lines(data: bytes) -> list[int]:
-    """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor."""
+def fragile_lines(data: bytes, *, losses: bool = True, epsilons: bool = True) -> list[int]:
+    """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor.
+
+    ``losses`` and ``epsilons`` include those that matter without a region and in float16 alone.
+    """
     numbers: list[int] = []
     number, counted = 1, 0
-    for start in _iterate_fragile_lines(data):
+    for start in sorted(set(_iterate_fragile_lines(data, losses=losses, epsilons=epsilons))):
         number += data.count(b"\n", counted, start)
         counted = start
         numbers.append(number)
@@ -735,7 +750,6 @@ def product_lines(data: bytes) -> list[int]:
 _LOSS_WORDS = (b"log_softmax(", b"cross_entropy(", b"F.normalize(", b"functional.normalize(")
 #: Words of fragile expressions. A fragile line has at least one of them.
 _FRAGILE_WORDS = (
-    *_LOSS_WORDS,
     b" - ",
     b"mean(",
     b"freq",
@@ -744,7 +758,6 @@ _FRAGILE_WORDS = (
     b"exp(",
     b"Function)",
     b"register_buffer(",
-    b"1e-",
 )
 #: A number that float16 rounds to zero: as the default of a parameter, or beside a root, a logarithm or a division.
 _SMALL_NUMBER = (
@@ -767,16 +780,22 @@ _EXP_OF_PARAMETER = rb"\bexp\(-?self\.\w*(?i:log)\w*\)"
 _SWITCHED_OFF = rb"autocast\([^)\n]{0,100}\bFalse\b"
 
 
-def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
+def _iterate_fragile_lines(data: bytes, *, losses: bool, epsilons: bool) -> Iterator[int]:
     """Yield the positions of the lines with an expression that low precision may spoil for any tensor."""
-    for start, line in sorted(set(_lines_of_fragile_words(data))):
+    for start, line in sorted(set(_lines_of_words(_FRAGILE_WORDS, data))):
         if _is_fragile(line, data):
+            yield start
+    for start, line in sorted(set(_lines_of_words((*_LOSS_WORDS, b"exp(", b" + ("), data))) if losses else ():
+        if _computes_of_low_outputs(line):
+            yield start
+    for start, line in _lines_containing(b"1e-", data) if epsilons else ():
+        if re.search(_SMALL_NUMBER, line):
             yield start
 
 
-def _lines_of_fragile_words(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the position and the text of each line with a word of a fragile expression, once for each such word."""
-    return (found for word in _FRAGILE_WORDS for found in _lines_containing(word, data))
+def _lines_of_words(words: Iterable[bytes], data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and the text of each line with one of some words, once for each such word."""
+    return (found for word in words for found in _lines_containing(word, data))
 
 
 def _is_fragile(line: bytes, data: bytes) -> bool:
@@ -788,11 +807,7 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"autocast(" in line and re.search(_SWITCHED_OFF, line):
         return True
-    if b"1e-" in line and re.search(_SMALL_NUMBER, line):
-        return True
-    if any(word in line for word in _LOSS_WORDS):
-        return b".float()" not in line
-    if b"exp(" in line and (re.search(_EXP_COMPLEMENT, line) or re.search(_EXP_OF_PARAMETER, line)):
+    if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
@@ -805,11 +820,18 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
     before, dash, _ = line.partition(b" - ")
     if not dash:
         return False
-    if b" + (" in before and re.search(_RUNNING_MEAN, line):
-        return True
     return (b"(" in before and re.search(_SQUARE, before) is not None) or (
         b"log" in before and any(re.match(_LOG_OPERAND, part) for part in line.split(b" - ")[1:])
     )
+
+
+def _computes_of_low_outputs(line: bytes) -> bool:
+    """Return True if a line may compute a loss, a running mean or the exponential of a parameter."""
+    if any(word in line for word in _LOSS_WORDS):
+        return b".float()" not in line
+    if b"exp(" in line and re.search(_EXP_OF_PARAMETER, line):
+        return True
+    return b" + (" in line and re.search(_RUNNING_MEAN, line) is not None
 
 
 def _updates_slowly(data: bytes) -> bool:

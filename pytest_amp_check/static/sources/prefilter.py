@@ -29,6 +29,8 @@ class Prescan:
     optimizes_model      a file without a mistake of its own makes an optimizer for the parameters of a model
     multiplies_coordinates  the file may multiply matrices of coordinates, and use their digits
     has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
+    has_loss_math        the file has an expression that a region would compute in float32
+    has_epsilons         the file has a small number that float16 rounds to zero
     computes_tensors     the file computes with tensors
     does_training_part   the file may leave the training to another file and still hold a mistake
     does_training_step   a file that may hold a mistake does a step of a training, which another file may complete
@@ -49,8 +51,10 @@ class Prescan:
         "does_training_part",
         "does_training_step",
         "gives_dtype",
+        "has_epsilons",
         "has_fragile_math",
         "has_lightning16",
+        "has_loss_math",
         "imported_names",
         "makes_values_low",
         "may_enter_autocast",
@@ -77,6 +81,7 @@ class Prescan:
         self.casts_weights = self.casts_models = self.optimizes_model = False
         self.multiplies_coordinates = self.may_round_inputs = self.makes_values_low = self.gives_dtype = False
         self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
+        self.has_loss_math = self.has_epsilons = False
         self.digest = ""
 
 
@@ -106,6 +111,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.optimizes_model, seen.gives_dtype = code.optimizes_model, gives_dtype(code.data)
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
+        seen.has_loss_math, seen.has_epsilons = code.has_loss_math, code.has_epsilons
         seen.multiplies_coordinates = code.multiplies_coordinates
         seen.may_round_inputs = code.may_round_inputs
         seen.makes_values_low = not (seen.may_have_findings or code.is_test) and makes_values_low(code.data)
