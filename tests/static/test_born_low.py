@@ -83,7 +83,9 @@ def test_a_trainer_in_a_function(option: str, adapted: str, expected: list[tuple
         ("model = AutoModel.from_pretrained('x').to('cuda')", []),
         ("model = AutoModel.from_pretrained('x', load_in_8bit=True, torch_dtype=torch.float16)", []),
         ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.requires_grad_(False)", []),
-        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.add_adapter(c)", []),
+        # The adapters get the dtype of the weights.
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.add_adapter(c)", [(2, "warning")]),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.bfloat16)\nmodel.add_adapter(c)", []),
     ],
 )
 def test_what_a_loop_trains(made: str, expected: list[tuple[int, str]]) -> None:

@@ -135,12 +135,12 @@ RULE = Rule(
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "adapter:trained": ViolationKind(
-            "`{call}` makes the trained adapters {dtype}, where small updates round to nothing: call "
+            "`{call}` stores the trained adapters in {dtype}, where small updates round to nothing: call "
             "`cast_training_params(model, torch.float32)` of diffusers afterwards, or cast what requires gradients",
             trace_context=_SHOWS_OPTIMIZER,
         ),
         "adapter:trained-scaled": ViolationKind(
-            "`{call}` makes the trained adapters {dtype}, whose gradients GradScaler refuses to unscale: call "
+            "`{call}` stores the trained adapters in {dtype}, whose gradients GradScaler refuses to unscale: call "
             "`cast_training_params(model, torch.float32)` of diffusers afterwards, or cast what requires gradients",
             ERROR,
             effect=(
