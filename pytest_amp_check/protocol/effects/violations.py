@@ -164,7 +164,9 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
         return True  # The code is a fragment of a program.
     if not checker.has_exact_identity and _may_keep_grads(checker, ctx, i):
         return True
-    zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
+    zeroed = key in checker.zeroed_optimizers and not (
+        _is_never_cleared_between(checker, ctx, i) or _is_step_of_checked_gradients(checker, ctx, i)
+    )
     return (
         facts.hooked
         or checker.clears_unknown_grads
@@ -216,6 +218,15 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
         and not any((key, not truth) in needed and (key, not truth) not in tests for key, truth in tests)
         for around, tests in places
     )
+
+
+def _is_step_of_checked_gradients(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if the last step is in a branch for gradients that are finite, or for those that are not.
+
+    The clears of the other branch are then not on this path.
+    """
+    stepping = checker.find_last_event(ctx.point, (e.ScalerStep, e.Step), i)
+    return any(checker.predicates[key].checked_optimizers != frozenset() for key, _ in stepping.guards)
 
 
 def may_have_no_window(checker: Checker, ctx: EventContext, i: int) -> bool:
