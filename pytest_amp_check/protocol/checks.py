@@ -35,7 +35,7 @@ def raises_on_nonfinite(node: ast.AST) -> bool:
     return not ASKING.isdisjoint(names) and ("grad" in words or "norm" in words) and "loss" not in words
 
 
-def find_finite_call(node: ast.If | ast.Assert) -> ast.AST:
+def find_finite_call(node: ast.If | ast.Assert) -> ast.expr:
     """Return the function that such a statement calls to test for finite values, or the condition if there is none."""
     calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
     found = (call for call in calls if not ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))

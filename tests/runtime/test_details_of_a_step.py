@@ -732,7 +732,11 @@ CHECK = "torch.isfinite(model.weight.grad).all()"
         (f"assert {CHECK}", AFTER),
         (f"if not {CHECK}: raise ValueError", AFTER),
         (f"if not {CHECK}:\n        raise ValueError", AFTER),
-        (f"if not (\n        {CHECK}\n    ): raise ValueError", AFTER),
+        # The line of the check, as in the source, whatever line of the statement Python gives.
+        (f"if not (\n        {CHECK}\n    ): raise ValueError", AFTER + 1),
+        (f"if (\n        not {CHECK}\n    ): raise ValueError", AFTER + 1),
+        (f"assert (\n        {CHECK}\n    )", AFTER + 1),
+        (f"assert (\n        turn < 9\n        and {CHECK}\n    )", AFTER + 2),
         (f"if turn >= 0:\n        assert {CHECK}", AFTER + 1),
         # Somebody handles the error, or not.
         (f"try:\n        assert {CHECK}\n    except AssertionError: pass", None),

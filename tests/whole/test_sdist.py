@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import tarfile
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
-#: Files that hatchling adds itself.
-ADDED = {"LICENSE", "README.md", "pyproject.toml"}
 
 
-def test_what_the_tests_read_is_in_the_source_distribution() -> None:
+def test_what_the_tests_read_is_in_the_source_distribution(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -25,6 +28,12 @@ def test_what_the_tests_read_is_in_the_source_distribution() -> None:
         for name in re.findall(r'ROOT / "([^"/]+)', path.read_text(encoding="utf-8"))
         if (ROOT / name).exists()
     }
-    assert {"action", ".pre-commit-hooks.yaml"} <= read
-    assert read <= included | ADDED
+    assert {"action", ".pre-commit-hooks.yaml", "LICENSE", "README.md", "pyproject.toml"} <= read
+    # Built, because hatchling adds some files itself, but no readme that a hook provides.
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    (built,) = tmp_path.iterdir()
+    with tarfile.open(built) as packed:
+        packaged = {name.split("/")[1] for name in packed.getnames()}
+    assert sorted(read - packaged) == []
     assert [name for name in sorted(included) if not (ROOT / name).exists()] == []

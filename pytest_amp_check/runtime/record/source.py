@@ -441,20 +441,22 @@ def find_window_predicate(site: Site) -> WindowPredicate | None:
 
 
 def _make_window_predicate(frame: Site, condition: ast.expr) -> WindowPredicate:
-    assert condition.end_lineno is not None
-    assert condition.end_col_offset is not None
-    # Columns of the syntax tree count bytes.
-    column, end_column = (
-        len(linecache.getline(frame.path, line).encode()[:length].decode())
-        for line, length in (
-            (condition.lineno, condition.col_offset),
-            (condition.end_lineno, condition.end_col_offset),
-        )
-    )
-    site = Site(frame.path, condition.lineno, column, condition.end_lineno, end_column, frame.function, frame.caller)
+    site = _site_of_expression(frame, condition)
     if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.NotEq):
         condition = ast.Compare(condition.left, [ast.Eq()], condition.comparators)
     return WindowPredicate(site, str(SourceText(condition)))
+
+
+def _site_of_expression(frame: Site, node: ast.expr) -> Site:
+    """Return the location of an expression in the code around a location."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    # Columns of the syntax tree count bytes.
+    column, end_column = (
+        len(linecache.getline(frame.path, line).encode()[:length].decode())
+        for line, length in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+    )
+    return Site(frame.path, node.lineno, column, node.end_lineno, end_column, frame.function, frame.caller, frame.cell)
 
 
 def has_calling_condition(site: Site) -> bool:
@@ -463,17 +465,29 @@ def has_calling_condition(site: Site) -> bool:
     return any(isinstance(part, ast.Call) for test in conditions for part in ast.walk(test))
 
 
-def refusal_text(site: Site) -> str:
-    """Return the source text of the check for finite gradients at a location before the program raises, or ""."""
+class Refusal(NamedTuple):
+    """A check for finite gradients before the program raises. The text is "" if there is none."""
+
+    site: Site
+    text: str
+
+
+def find_refusal(site: Site) -> Refusal:
+    """Return the check for finite gradients in the condition that is converted to a boolean at a location.
+
+    Python 3.10 and 3.11 locate the conversion at the head of the statement, and later versions at the condition. The
+    check has one location in all versions, which the analyzer reports as well.
+    """
     for node in ast.walk(_parse_module(site.path)):
         if (
             isinstance(node, (ast.If, ast.Assert))
-            and _covers(node.test, site.line)
+            and node.lineno <= site.line <= _last_line(node.test)
             and raises_on_nonfinite(node)
             and not is_in_try(site)
         ):
-            return str(SourceText(find_finite_call(node)))
-    return ""
+            check = find_finite_call(node)
+            return Refusal(_site_of_expression(site, check), str(SourceText(check)))
+    return Refusal(site, "")
 
 
 def reads_no_size(site: Site) -> bool:

@@ -16,7 +16,7 @@ from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import Role, SiteText, is_in_try, mentions_scale, reads_gradient, reads_no_size, refusal_text, uses_scale
+from ..source import Role, SiteText, find_refusal, is_in_try, mentions_scale, reads_gradient, reads_no_size, uses_scale
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -148,13 +148,12 @@ class ClippingListener(Listener):
                 live.append(tracked)
         if not live:
             return
-        site = self.sites.current_site()
-        call = self.recording.query_source(site, refusal_text)
-        if call:
+        refusal = self.recording.query_source(self.sites.current_site(), find_refusal)
+        if refusal.text:
             owners = tuple(tracked.tracked_object.key for tracked in live)
             scaler = self.registry.scaler_of(live[0])
-            names = {"call": call, "optimizer": live[0].name, "scaler": "" if scaler is None else scaler.name}
-            self.recording.emit(e.GradCheck(site, owners=owners, raises=True, names=names))
+            names = {"call": refusal.text, "optimizer": live[0].name, "scaler": "" if scaler is None else scaler.name}
+            self.recording.emit(e.GradCheck(refusal.site, owners=owners, raises=True, names=names))
 
 
 def _clip_names(site: Site) -> dict[str, object]:
