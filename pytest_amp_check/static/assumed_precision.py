@@ -18,6 +18,7 @@ from ..protocol.severities import INFO
 from ..protocol.sites import is_test_file
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
+from .project.float32_logits import has_float32_log_probabilities
 from .project.import_reach import (
     casts_models,
     chooses_model_dtype,
@@ -111,6 +112,8 @@ def find_assumed_effects(
             event = node.event
             if number >= first_of_casts and not _is_of_buffer(event):
                 continue
+            if in_region and event is not None and not _is_of_buffer(event) and _is_in_constructor(event.site):
+                continue
             if first_of_region <= number < first_of_casts and not isinstance(event, _KINDS_OF_REGION):
                 continue
             if event is None or not _may_depend_on_inputs(event) or not _is_own_code(event.site, module):
@@ -118,8 +121,9 @@ def find_assumed_effects(
             if isinstance(event, e.CustomFunction):
                 # A file that enters autocast shows to what it applies its Functions.
                 # Code with the decorators of torch is written for regions.
-                is_decorated = event.how == "foreign" and "custom_fwd" in module.text
-                is_common = (bool(project.autocast_files) or is_decorated) and "autocast" not in module.text
+                is_decorated = "custom_fwd" in module.text
+                may_enter = is_decorated if event.how == "foreign" else bool(project.autocast_files)
+                is_common = may_enter and "autocast" not in module.text
             else:
                 is_common = _is_common_harm(
                     event,
@@ -170,16 +174,23 @@ def _is_of_buffer(event: e.Event | None) -> bool:
     )
 
 
+def _is_in_constructor(site: Site) -> bool:
+    """Return True for code of a constructor, which no region surrounds in general."""
+    return site.function.rpartition(".")[2] == "__init__"
+
+
 def _is_of_weak_evidence(
     finding: Finding, module: Module, project: Project, *, in_region: bool, computes_low: bool
 ) -> bool:
     """Return True for an effect that needs more than a dtype that training in another folder chooses.
 
-    The code of a model computes an epsilon in low precision, as the code of data does not. Differences of
-    log-probabilities count in the package that chooses the dtype.
+    The code of a model computes an epsilon in low precision, as the code of data does not. Losses count where no file
+    casts logits to float32, and differences of log-probabilities in the package that chooses the dtype.
     """
     if finding.label == "epsilon:added":
         return not (in_region or computes_low) or not is_used_by_module(project, module, finding.site.function)
+    if finding.label == "fragile:loss":
+        return has_float32_log_probabilities(project, module.path)
     if finding.label == "fragile:log-ratio":
         return not (computes_low or chooses_model_dtype_here(project, module.path))
     return False

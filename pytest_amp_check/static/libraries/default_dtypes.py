@@ -13,7 +13,7 @@ from ..interpreter.imports import globals_of, load_any_import
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values.definitions import ClassValue, ExternalName, Frame, Instance
 from ..interpreter.values.value import UnknownValue, Value
-from ..project.module import Class, Function
+from ..project.module import Class, Function, Module
 from ..project.syntax import tail_name
 from .loaded_settings import find_loaded_setting
 from .syntax_queries import assigned_values, constant_of_node, find_nodes, keywords_of, last_name
@@ -160,14 +160,24 @@ def _default_of_field(cls: Class, name: str) -> ast.expr | None:
     return None
 
 
+class _ArgumentDefaults(dict[Module, dict[str, ast.expr | None]]):
+    """Defaults of the command-line arguments that a module adds, by module and attribute."""
+
+    def __missing__(self, module: Module) -> dict[str, ast.expr | None]:
+        made: dict[str, ast.expr | None] = {}
+        for call in find_nodes(module.tree, ast.Call):
+            if tail_name(call.func) == "add_argument":
+                default = keywords_of(call).get("default")
+                for flag in map(constant_of_node, call.args):
+                    if isinstance(flag, str):
+                        made.setdefault(flag.lstrip("-").replace("-", "_"), default)
+        self[module] = made
+        return made
+
+
 def _default_of_argument(interp: Interpreter, owner: ast.expr, name: str) -> ast.expr | None:
     """Return the default of a command-line argument: of ``parser.add_argument("--dtype", default="bfloat16")``."""
     value = interp.without_events(lambda: interp.evaluate(owner))
     if isinstance(value, ExternalName):
         return None
-    for call in find_nodes(interp.state.frame.module.tree, ast.Call):
-        if tail_name(call.func) == "add_argument":
-            flags = [constant_of_node(each) for each in call.args]
-            if any(isinstance(flag, str) and flag.lstrip("-").replace("-", "_") == name for flag in flags):
-                return keywords_of(call).get("default")
-    return None
+    return interp.file_data(_ArgumentDefaults)[interp.state.frame.module].get(name)

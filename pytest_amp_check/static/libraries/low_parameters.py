@@ -214,6 +214,10 @@ def _dtypes_of_expression(interp: Interpreter, node: ast.expr) -> list[tuple[str
     return find_low_dtypes([value]) or (find_default_dtypes(interp, node) if isinstance(value, UnknownValue) else [])
 
 
+class AdapterConditions(dict[int, set[tuple[int, bool]]]):
+    """Predicates that hold where adapters are added to a module, each with its truth, by the key of the adapters."""
+
+
 class CastCopies(dict[int, tuple[str, ast.Call]]):
     """Dtypes and casts of tensors that the code casts, by the key of the result. Only float32 is no low dtype."""
 
@@ -231,8 +235,9 @@ def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _is_float32(interp: Interpreter, node: ast.expr) -> bool:
-    """Return True for ``torch.float32`` alone."""
-    named = interp.without_events(lambda: interp.evaluate(node)) if last_name(node).startswith("float") else NONE
+    """Return True for ``torch.float32`` alone, also by the name of a variable or a parameter."""
+    may_be = last_name(node).startswith("float") or "dtype" in last_name(node)
+    named = interp.without_events(lambda: interp.evaluate(node)) if may_be else NONE
     return isinstance(named, ExternalName) and "float32" in named.possible_dtypes
 
 

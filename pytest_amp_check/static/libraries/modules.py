@@ -22,7 +22,7 @@ from ..interpreter.classes import (
     method_of,
     uses_scaler,
 )
-from ..interpreter.conditions import Formula, literals
+from ..interpreter.conditions import Formula, implied_literals, literals
 from ..interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, DtypeInfo, is_known_low
 from ..interpreter.functions import inline_call
 from ..interpreter.imports import dotted_name
@@ -55,6 +55,7 @@ from .arguments import (
     find_tensors,
     first_or_named,
     items_of,
+    items_or_self,
     literal_value,
     make_object,
     map_items,
@@ -75,6 +76,7 @@ from .gradients import (
 )
 from .losses import find_owners
 from .low_parameters import (
+    AdapterConditions,
     LowModules,
     do_nothing,
     emit_created_low,
@@ -458,14 +460,22 @@ def _call_add_adapter(interp: Interpreter, asked: _MethodCall) -> Value:
     adapters = interp.tracked_object(key, "module", f"the adapters of {asked.module.name}", interp.site_of(asked.node))
     module.training = module.training._replace(adapters=adapters.key)
     module.parts = {*(module.parts or ()), adapters.key}
+    interp.file_data(AdapterConditions)[adapters.key] = _implied_conditions(interp)
     _cast_adapters(interp, asked.module, module.dtypes.low, asked.node)
     return NONE
+
+
+def _implied_conditions(interp: Interpreter) -> set[tuple[int, bool]]:
+    return {pair for formula in interp.state.path_condition for pair in implied_literals(formula)}
 
 
 def _cast_adapters(interp: Interpreter, module: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the float16 of added adapters, whose gradients a scaler refuses. Adapters in bfloat16 are usual."""
     adapters = module.attributes.training.adapters
-    if adapters is not None and dtype == "float16":
+    if adapters is None or dtype != "float16":
+        return
+    added = interp.file_data(AdapterConditions)[adapters]
+    if all((key, not truth) not in added for key, truth in _implied_conditions(interp)):
         set_low(interp, interp.program.objects[adapters], dtype, node)
         names = {"module": receiver_text(node), "call": expression_text(node)}
         interp.emit(e.ModuleCast, node, adapters, dtype=dtype, how="adapter", created=True, names=names)
@@ -745,11 +755,19 @@ def _call_cast_training_params(interp: Interpreter, args: Args, keywords: Keywor
     """Model the function of diffusers that casts the trained parameters of models, to float32 by default."""
     bound = bind_arguments(("model", "dtype"), args, keywords)
     if not find_low_dtypes([bound["dtype"]] if "dtype" in bound else []):
-        model = bound.get("model", NONE)
-        models = map(tracked_object_of, items_of(model) or [model])
-        keys = frozenset(part.key for part in models if part is not None)
-        mark_cast_to_float32(interp, interp.program.with_submodules(keys))
+        models = _find_given_modules(interp, bound.get("model", NONE))
+        mark_cast_to_float32(interp, interp.program.with_submodules(models))
     return NONE
+
+
+def _find_given_modules(interp: Interpreter, given: Value) -> frozenset[int]:
+    """Return the modules of an argument: a module or a list. A list with unknown items may hold all adapters."""
+    parts = [part for value in given.alternatives() for part in items_or_self(value)]
+    found = {part.key for part in map(tracked_object_of, parts) if part is not None}
+    is_open = any(isinstance(value, SequenceValue) and value.is_open for value in given.alternatives())
+    if is_open or len(found) < len(parts):
+        found.update(interp.file_data(AdapterConditions))
+    return frozenset(found)
 
 
 def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:

@@ -15,7 +15,7 @@ from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.definitions import FunctionValue
 from ..interpreter.values.value import UnknownValue, Value
 from ..project.relevance import LOW_DTYPE_NAMES
-from .low_parameters import CastCopies, do_nothing, find_low_dtypes, mark_cast_to_float32, set_low
+from .low_parameters import AdapterConditions, CastCopies, do_nothing, find_low_dtypes, mark_cast_to_float32, set_low
 
 #: Methods that iterate over the submodules of a module, with True for pairs of a name and a submodule.
 SUBMODULES = {"modules": False, "children": False, "named_modules": True, "named_children": True}
@@ -78,6 +78,11 @@ def _set_unknown_attribute(
     parts = interp.file_data(_ModuleParts)
     if name == "data" and receiver.owner_key in parts:
         write_data(interp, (parts[receiver.owner_key],), value, target)
+    elif name == "data" and isinstance(value, UnknownValue):
+        dtype, _ = interp.file_data(CastCopies).get(value.key, ("", None))
+        if dtype == "float32":
+            # The parameter of a list of models may be one of the adapters, which this idiom is for.
+            mark_cast_to_float32(interp, frozenset(interp.file_data(AdapterConditions)))
     return False
 
 

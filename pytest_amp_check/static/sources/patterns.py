@@ -770,6 +770,15 @@ _RUNNING_MEAN = rb"([\w.]+) = \1 \+ \([^\n]{1,80} - \1\)"
 #: Words of small updates in place, as those of a moving average.
 _UPDATE_WORDS = (b"lerp_(", b".mul_(", b"alpha=", b"momentum", b"decay")
 _DECAYED_ATTRIBUTE = rb"self\.(\w+) = (?:[^\n]{1,60}\* ?self\.\1\b|self\.\1 ?\*)"
+#: The name of a buffer. Its small updates: in place, by an expression with its old value, by a function of averages,
+#: or under another name.
+_BUFFER_NAME = rb"register_buffer\(\s*[\"'](\w+)[\"']"
+_UPDATE = (
+    rb"\.%(name)s(?:\.data)?"
+    rb"(?:\.(?:lerp|mul|add|sub)_\(|\.copy_\([^#]{0,120}?(?:\*|lerp)| [-+*]= | = [^=]{0,160}?\.%(name)s\b)"
+    rb"|(?i:ema|average|update|moving)\w*\((?:\w+\.)+%(name)s\s*,"
+    rb"|\b(\w+) = (?:\w+\.)+%(name)s(?:\.data)?\n[^#]{0,400}?\b\1\.(?:lerp|mul|add|sub)_\("
+)
 #: Products that autocast computes in low precision, in the backward of a Function.
 _PRODUCT_CALLS = (b"mm(", b"matmul(", b"linear(", b"einsum(", b" @ ", b"conv")
 #: The difference of an exponential and one.
@@ -813,7 +822,7 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
         return True
     if b"Function)" in line:
         return b"class " in line and (b"save_for_backward(" in data or any(word in data for word in _PRODUCT_CALLS))
-    if b"register_buffer(" in line and _updates_slowly(data):
+    if b"register_buffer(" in line and _updates_slowly(line, data):
         return True
     if b"freq" in line and (b"register_buffer(" in line or re.search(_ROUNDED_POSITIONS, line)):
         return True
@@ -834,9 +843,14 @@ def _computes_of_low_outputs(line: bytes) -> bool:
     return b" + (" in line and re.search(_RUNNING_MEAN, line) is not None
 
 
-def _updates_slowly(data: bytes) -> bool:
-    """Return True if code may change a tensor that it keeps in small steps, as a moving average."""
-    return any(word in data for word in _UPDATE_WORDS) or re.search(_DECAYED_ATTRIBUTE, data) is not None
+def _updates_slowly(line: bytes, data: bytes) -> bool:
+    """Return True if code may change the buffer of a line in small steps, as a moving average."""
+    if not any(word in data for word in _UPDATE_WORDS) and re.search(_DECAYED_ATTRIBUTE, data) is None:
+        return False
+    # The name may stand in the next line.
+    ends_with_name = line.rstrip().endswith(b"register_buffer(")
+    names = set(re.findall(_BUFFER_NAME, data if ends_with_name else line))
+    return not names or any(re.search(_UPDATE % {b"name": re.escape(name)}, data) for name in names)
 
 
 def _rounds_scores(line: bytes) -> bool:
@@ -871,9 +885,11 @@ def gives_low_precision(data: bytes) -> bool:
     """Return True if a definition may give its user a low dtype, or a model that computes in a low dtype.
 
     A dtype is given by a return, by a table or by a constant. The weights of a model may be low, or its forward may
-    enter autocast.
+    enter autocast. A definition that casts the data of parameters to float32 takes low precision back.
     """
     if _enters_in_forward(data) or b"fully_shard(" in data:
+        return True
+    if b".data = " in data and any(word in data for word in _WIDE_WORDS):
         return True
     if (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None:
         return True
