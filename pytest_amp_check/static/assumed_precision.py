@@ -28,6 +28,7 @@ from .project.import_reach import (
     is_near_region,
     is_used_by_module,
     may_choose_float16,
+    trains_cast_models,
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
@@ -185,10 +186,13 @@ def _is_of_weak_evidence(
     """Return True for an effect that needs more than a dtype that training in another folder chooses.
 
     The code of a model computes an epsilon in low precision, as the code of data does not. Losses count where no file
-    casts logits to float32, and differences of log-probabilities in the package that chooses the dtype.
+    casts logits to float32, and differences of log-probabilities in the package that chooses the dtype. Training alone
+    updates buffers.
     """
     if finding.label == "epsilon:added":
         return not (in_region or computes_low) or not is_used_by_module(project, module, finding.site.function)
+    if finding.label == "sum:buffer":
+        return not (Code(module.text.encode()).casts_model or trains_cast_models(project, module.path))
     if finding.label == "fragile:loss":
         return has_float32_log_probabilities(project, module.path)
     if finding.label == "fragile:log-ratio":

@@ -251,6 +251,15 @@ def casts_models(project: Project, path: str) -> bool:
     return casts or chooses_model_dtype(project, path)
 
 
+def trains_cast_models(project: Project, path: str) -> bool:
+    """Return True if code that trains makes a model low that uses the package of a file."""
+    return any(
+        _trains(project, other)
+        for files in (project.casting_files, project.low_model_files)
+        for other in _iterate_users_of_package(project, path, files)
+    )
+
+
 def may_choose_float16(project: Project, path: str) -> bool:
     """Return True if a choice of the dtype of a model that reaches a file is not always bfloat16."""
     project.depends_on_all = True
