@@ -104,6 +104,30 @@ def test_parameters_that_a_function_groups(groups: str, through: str) -> None:
     assert codes(program(before=before, made=made.format("float32"), optimizer=optimizer)) == []
 
 
+#: Float32 copies of the weights, which the optimizer trains in place of them.
+COPIES = {
+    "a list": "copies = [p.detach().clone().float().requires_grad_() for p in model.parameters()]",
+    "parameters": "copies = [nn.Parameter(p.detach().float()) for _, p in model.named_parameters()]",
+    "a loop": "copies = []\n    for p in model.parameters():\n        copies.append(p.data.to(torch.float32))",
+    "a function": "copies = copy_weights(model)",
+    "a name": "copies = make_master_weights(model)",
+    "one tensor": "copies = [torch.cat([p.detach().float().flatten() for p in model.parameters()]).requires_grad_()]",
+}
+COPY_WEIGHTS = """
+def copy_weights(model):
+    return [torch.nn.Parameter(p.detach().float()) for p in model.parameters()]
+"""
+
+
+@pytest.mark.parametrize("copies", COPIES.values(), ids=COPIES)
+def test_an_optimizer_of_float32_copies(copies: str) -> None:
+    made = f"model = build(args).to(torch.bfloat16)\n    {copies}"
+    optimizer = "torch.optim.AdamW(copies, lr=args.lr)"
+    assert codes(program(before=COPY_WEIGHTS, made=made, optimizer=optimizer)) == []
+    own = optimizer.replace("copies", "model.parameters()")
+    assert codes(program(before=COPY_WEIGHTS, made=made, optimizer=own)) == ["AMP501"]
+
+
 def test_a_function_that_groups_the_parameters_of_one_of_two_models() -> None:
     made = "teacher = build(args).to(torch.bfloat16)\n    model = build(args.student)\n"
     made += "    parts = [*teacher.parameters(), *model.parameters()]"

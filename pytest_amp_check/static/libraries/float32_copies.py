@@ -1,8 +1,9 @@
-"""Optimizers of a project that keep float32 copies of low-precision parameters."""
+"""Float32 copies of low-precision parameters, which optimizers of a project keep or programs make."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ..interpreter.classes import lineage_of
 from ..interpreter.interpreter import Interpreter
@@ -12,6 +13,8 @@ from ..project.syntax import tail_name, walk
 #: Methods that convert a tensor, by themselves or if an argument names the dtype.
 _CONVERSIONS = frozenset(("float", "double"))
 _CASTS = frozenset(("to", "type"))
+#: Functions that make a copy of a tensor.
+_COPYING = frozenset(("Parameter", "clone", "empty_like", "zeros_like", "deepcopy"))
 _WIDE_DTYPES = frozenset(("float", "double", "float32", "float64"))
 
 
@@ -50,6 +53,26 @@ def _keeps_conversion(method: Function, *, is_step: bool) -> bool:
 def _outlives_call(target: ast.expr) -> bool:
     """Return True for ``state["copy"]`` and ``self.copies``."""
     return isinstance(target, (ast.Subscript, ast.Attribute))
+
+
+def copies_parameters(nodes: Iterable[ast.AST]) -> bool:
+    """Return True if code makes copies of the parameters over which it loops, as ``[p.float() for p in params]``."""
+    targets: set[str] = set()
+    copied: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.For(target=target, iter=over) | ast.comprehension(target=target, iter=over):
+                if any("param" in (name := tail_name(part)) or "weight" in name for part in walk(over)):
+                    targets |= {part.id for part in walk(target) if isinstance(part, ast.Name)}
+            case ast.Call(func=func) if tail_name(func) == "clone" or _converts(node):
+                copied |= _names_in(func)
+            case ast.Call(func=func, args=[source, *_]) if tail_name(func) in _COPYING:
+                copied |= _names_in(source)
+    return not targets.isdisjoint(copied)
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _converts(node: ast.AST) -> bool:

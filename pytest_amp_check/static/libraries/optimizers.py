@@ -35,7 +35,7 @@ from .arguments import (
     tracked_object_of,
 )
 from .checkpoints import entry_of_state, take_state
-from .float32_copies import keeps_float32_copies
+from .float32_copies import copies_parameters, keeps_float32_copies
 from .gradients import HOOKS
 from .overhead import writes_needless_zeros
 from .syntax_queries import assigned_values, constant_of_node, first_argument, first_argument_text, keywords_of
@@ -240,10 +240,12 @@ def _make_torch_optimizer(
 def _find_named_module(interp: Interpreter, node: ast.AST) -> frozenset[int]:
     """Return the module that the parameters of an optimizer are taken from: ``SGD(group_parameters(model))``.
 
-    Of several modules, the optimizer may train only some. Then return none.
+    Of several modules, the optimizer may train only some, and of copies the module trains none. Then return none.
     """
     params = first_argument(node) or keywords_of(node).get("params")
     found: set[int] = set()
+    if _are_copies(interp, params):
+        return frozenset()
     for expression in _expressions_behind(interp, params):
         for part in walk(expression):
             if isinstance(part, (ast.Name, ast.Attribute)):
@@ -256,6 +258,22 @@ def _find_named_module(interp: Interpreter, node: ast.AST) -> frozenset[int]:
             if asked.attr in ("parameters", "named_parameters"):
                 found |= _modules_behind(interp, interp.without_events(partial(interp.evaluate, asked.value)))
     return frozenset(found) if len(found) == 1 else frozenset()
+
+
+def _are_copies(interp: Interpreter, params: ast.expr | None) -> bool:
+    """Return True if the parameters may be copies: of master weights, or made by the function or by one it calls."""
+    function = interp.state.frame.function
+    if function is not None and copies_parameters(function.nodes):
+        return True
+    for expression in _expressions_behind(interp, params):
+        for part in walk(expression):
+            if isinstance(part, (ast.Name, ast.Attribute)) and "master" in tail_name(part).lower():
+                return True
+            if isinstance(part, ast.Call):
+                called = interp.without_events(partial(interp.evaluate, part.func))
+                if isinstance(called, FunctionValue) and copies_parameters(called.function.nodes):
+                    return True
+    return False
 
 
 def _expressions_behind(interp: Interpreter, params: ast.expr | None) -> list[ast.expr]:
