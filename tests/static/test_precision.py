@@ -177,6 +177,10 @@ with pytest.raises(TypeError):
         ("mean = torch.zeros(8)\nfor x in loader:\n    R: y = layer(x)\n    mean.lerp_(y, 0.1)\n", []),
         ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total = total + y\n", []),
         ("total = 0.0\nfor x in loader:\n    R: y = layer(x)\n    total = y + x\n", []),
+        # Each backward makes new gradients.
+        ("total = torch.zeros(8).half()\nfor x in loader:\n    R: y = layer(x)\n    total += layer.weight.grad\n", [5]),
+        ("total = torch.zeros(8)\nfor x in loader:\n    R: y = layer(x)\n    total += layer.weight.grad\n", []),
+        ("total = torch.zeros(8).half()\ntotal += layer.weight.grad\n", []),
         # Each iteration writes to other elements: the parts of an image in which windows overlap.
         ("total = torch.zeros(8, 8).half()\nfor i in loader:\n    R: y = layer(x[i])\n    total[i] += y\n", []),
         ("total = torch.zeros(8, 8).half()\nfor x in loader:\n    R: y = layer(x)\n    total[0] += y\n", [5]),

@@ -208,6 +208,8 @@ def _is_made_each_iteration(
     parts = [part for part in (*find_nodes(added, ast.Name), *attributes) if id(part) not in asked]
     loops = [loop for loop in interp.state.loops if loop.key not in before.assigned_loops | indexed_loops]
     since = {loop.key for loop in loops if not _has_few_iterations(loop.node)}
+    if since and any(each.attr == "grad" for each in attributes):
+        return True  # Each backward makes new gradients.
     values = [value for part in parts if (value := interp.expression_values.get(part)) is not None]
     made = [
         value.dtype_info.assigned_loops | (value.loops if value.kind == "tensor" else frozenset()) for value in values
