@@ -104,6 +104,24 @@ def test_parameters_that_a_function_groups(groups: str, through: str) -> None:
     assert codes(program(before=before, made=made.format("float32"), optimizer=optimizer)) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "options", "expected"),
+    [
+        ("{k: v.to(torch.bfloat16) for k, v in args.state.items()}", ", assign=True", ["AMP501"]),
+        ("{k: v.half() for k, v in args.state.items()}", ", strict=False, assign=True", ["AMP501"]),
+        ("{k: v.half() for k, v in args.state.items()}", ", assign=False", []),
+        ("{k: v.half() for k, v in args.state.items()}", "", []),
+        ("{k: v.float() for k, v in args.state.items()}", ", assign=True", []),
+        ("args.state", ", assign=True", []),
+    ],
+)
+@pytest.mark.parametrize("made", ["build(args)", "nn.Linear(8, 8)"])
+def test_a_state_whose_tensors_become_the_parameters(state: str, options: str, expected: list[str], made: str) -> None:
+    load = f"model = {made}\n    state = {state}\n    model.load_state_dict(state{options})"
+    assert codes(program(made=load, optimizer=ADAM)) == expected
+    assert codes(program(made=load.replace("(state, ", f"({state}, "), optimizer=ADAM)) == expected
+
+
 #: Float32 copies of the weights, which the optimizer trains in place of them.
 COPIES = {
     "a list": "copies = [p.detach().clone().float().requires_grad_() for p in model.parameters()]",

@@ -24,7 +24,15 @@ from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import first_or_named, literal_value, tracked_object_of
 from .default_dtypes import find_default_dtypes
 from .dtype_choices import trace_dtype_choice
-from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
+from .syntax_queries import (
+    assigned_values,
+    callee_of,
+    constant_of_node,
+    find_nodes,
+    keywords_of,
+    last_name,
+    receiver_of,
+)
 
 #: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "to": ""}
@@ -300,6 +308,42 @@ class _PossibleCasts(dict[int, _PossibleCast]):
     """Casts of unknown values, by the key of the result and of the cast value."""
 
 
+def _note_assigned_state(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record a module whose parameters become low tensors: ``load_state_dict(state, assign=True)``."""
+    module, given = receiver_of(node), keywords_of(node)
+    state = given.get("state_dict", node.args[0] if node.args else None)
+    if module is None or state is None or constant_of_node(given.get("assign")) is not True:
+        return
+    dtype = _find_dtype_of_state(interp, state)
+    if not dtype:
+        return
+    tracked_object = _find_module(interp, module)
+    if tracked_object is not None:
+        emit_created_low(interp, tracked_object, dtype, node)
+        return
+    receiver = interp.without_events(lambda: interp.evaluate(module))
+    if isinstance(receiver, UnknownValue):
+        names: dict[str, object] = {"module": receiver_text(node), "call": expression_text(node)}
+        condition = conjunction(*interp.state.path_condition)
+        cast = _PossibleCast(interp.site_of(node), dtype, condition, names, ())
+        interp.file_data(_PossibleCasts)[receiver.key] = cast
+
+
+def _find_dtype_of_state(interp: Interpreter, state: ast.expr) -> str:
+    """Return the low dtype to which code casts the tensors of a state dict, or ""."""
+    function = interp.state.frame.function
+    made = [state]
+    if isinstance(state, ast.Name):
+        made = assigned_values(interp.state.frame.module.tree.body if function is None else function.nodes, state.id)
+    for each in made:
+        cast = each.value if isinstance(each, ast.DictComp) else None
+        if isinstance(cast, ast.Call) and last_name(cast.func) in _CASTS:
+            dtype = _CASTS[last_name(cast.func)]
+            asked = (*cast.args, *keywords_of(cast).values())
+            return dtype or next(filter(None, (find_low_dtype(interp, argument) for argument in asked)), "")
+    return ""
+
+
 class _AssignedCasts(set[int]):
     """Keys of these values that a graph uses as a model."""
 
@@ -546,6 +590,7 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["Parameter"] = _check_parameter
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners[frameworks.MAKES_ADAPTERS] = _note_adapter
+    handlers.call_result_listeners["load_state_dict"] = _note_assigned_state
     handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_cast))
     handlers.call_result_listeners["float"] = _note_float32_copy
