@@ -162,3 +162,53 @@ def test_a_low_copy_that_an_object_keeps_without_averaging(tmp_path: Path) -> No
     (tmp_path / "average.py").write_text(CLASS.format(kept="model").replace("s.mul_(self.decay).add_", "s.copy_"))
     (tmp_path / "main.py").write_text(USE.format(make=CAST_BEFORE, low="bfloat16"))
     assert check_paths([str(tmp_path)]).findings == []
+
+
+TARGET = """\
+import torch
+from torch import nn
+from models import build
+
+
+def train(loader, args, decay):
+    online = {online}
+    target = {target}
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.1)
+    for x, y in loader:
+        loss = nn.functional.mse_loss(online(x).float(), target(x).float())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for p, t in zip(online.parameters(), target.parameters()):
+                {update}
+"""
+LOW, WIDE = "nn.Linear(8, 8).to(torch.bfloat16)", "nn.Linear(8, 8)"
+FOLLOWS = {
+    "in place": "t.data.mul_(decay).add_(p.data, alpha=1 - decay)",
+    "without data": "t.mul_(decay).add_(p * (1 - decay))",
+    "lerp": "t.lerp_(p, 1 - decay)",
+    "copied": "t.data.copy_(decay * t.data + (1 - decay) * p.data)",
+    "assigned": "t.data = p.data * (1 - decay) + t.data * decay",
+    "interpolated": "t.data = torch.lerp(t.data, p.data, 1 - decay)",
+}
+
+
+def lines_of_averages(online: str, target: str, update: str) -> list[str]:
+    source = TARGET.format(online=online, target=target, update=update)
+    return [source.splitlines()[f.line - 1].strip() for f in check_source(source) if f.code == "AMP508"]
+
+
+@pytest.mark.parametrize("update", FOLLOWS.values(), ids=FOLLOWS)
+def test_a_network_of_its_own_that_follows_another_one(update: str) -> None:
+    assert lines_of_averages(LOW, LOW, update) == [update]
+    assert lines_of_averages("build(args.online).half()", "build(args.target).half()", update) == [update]
+    assert lines_of_averages(LOW, WIDE, update) == []
+    assert lines_of_averages(WIDE, WIDE, update) == []
+
+
+@pytest.mark.parametrize(
+    "update", ["t.data.copy_(p.data)", "t.data = p.data", "t.lerp_(p, 0.5)", "t.data.copy_(p.data + p.grad * 0.1)"]
+)
+def test_a_network_that_is_copied_or_moves_far(update: str) -> None:
+    assert lines_of_averages(LOW, LOW, update) == []

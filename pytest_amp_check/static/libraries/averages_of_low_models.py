@@ -15,8 +15,9 @@ from ..project.module import Class
 from ..project.syntax import walk
 from .arguments import items_of, tracked_object_of
 from .averages import CALLS, averages_variable, is_averaged, is_in_place_decay
-from .low_parameters import LowModules
-from .syntax_queries import find_nodes, keywords_of, last_name, receiver_of
+from .low_parameters import LowModules, low_dtype_of_modules
+from .precision.moving_averages import find_average
+from .syntax_queries import find_nodes, keywords_of, last_name, operands_of, receiver_of
 
 #: Classes that average the weights of the model, or the parameters, they get, and libraries whose copies keep a dtype.
 _AVERAGES = frozenset("AveragedModel ModelEma ModelEmaV2 ModelEmaV3 EMAModel ExponentialMovingAverage EMA".split())
@@ -30,6 +31,10 @@ _LOW = frozenset(("float16", "bfloat16"))
 
 class _ReportedClasses(set["Class | None"]):
     """Classes whose copies of weights are reported where they are made."""
+
+
+class _ReportedModules(set[int]):
+    """Modules whose weights are reported as an average where they are updated."""
 
 
 def _check_average(interp: Interpreter, node: ast.Assign, value: Value) -> None:
@@ -54,6 +59,56 @@ def _check_average(interp: Interpreter, node: ast.Assign, value: Value) -> None:
         if copies:
             interp.file_data(_ReportedClasses).add(interp.state.frame.cls)
         interp.emit(e.LowSum, call, dtype=dtype, average=True, names={"sum": SourceText(call)})
+
+
+def _check_update(interp: Interpreter, node: ast.expr) -> None:
+    """Report an update of the weights of a low network of its own: ``t.data.mul_(d).add_(p.data, alpha=1 - d)``."""
+    if not isinstance(node, ast.Call) or not interp.file_data(LowModules):
+        return
+    updated = find_average(node)
+    if updated is None and last_name(node.func) == "copy_" and node.args:
+        target = receiver_of(node)
+        updated = target if target is not None and _is_weighted_sum(node.args[0], target) else None
+    if updated is not None:
+        _report_updated(interp, updated, node)
+
+
+def _check_assigned_update(interp: Interpreter, node: ast.Assign, value: Value) -> None:
+    """Report ``t.data = d * t.data + (1 - d) * p.data`` for the weights of a low network of its own."""
+    target = node.targets[0]
+    is_data = isinstance(target, ast.Attribute) and target.attr == "data"
+    if is_data and interp.file_data(LowModules) and _is_weighted_sum(node.value, target):
+        _report_updated(interp, target, node)
+
+
+def _is_weighted_sum(node: ast.expr, target: ast.expr) -> bool:
+    """Return True for a sum with a share of the target, or an interpolation from it."""
+    own = access_text(_without_data(target))
+    if isinstance(node, ast.Call):
+        return last_name(node.func) == "lerp" and bool(node.args) and access_text(_without_data(node.args[0])) == own
+    terms = operands_of(node, ast.Add)
+    sides = [side for term in terms for side in operands_of(term, ast.Mult)]
+    return len(terms) > 1 and any(access_text(_without_data(side)) == own for side in sides)
+
+
+def _report_updated(interp: Interpreter, updated: ast.expr, node: ast.expr | ast.Assign) -> None:
+    if any("deepcopy" in module.identifiers for module in (interp.module, interp.state.frame.module)):
+        return  # The copy is reported where it is made.
+    params = interp.without_events(lambda: interp.evaluate(_without_data(updated)))
+    modules = params.modules if isinstance(params, ParamsValue) else None
+    reported = interp.file_data(_ReportedModules)
+    if not modules or not reported.isdisjoint(modules):
+        return
+    dtype = low_dtype_of_modules(interp, modules)
+    if dtype:
+        reported |= modules
+        interp.emit(e.LowSum, node, dtype=dtype, average=True, names={"sum": SourceText(updated)})
+
+
+def _without_data(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Attribute) and node.attr == "data":
+        node = node.value
+    return node
 
 
 def _check_copied_parameters(interp: Interpreter, node: ast.Assign, made: ast.ListComp | ast.DictComp) -> None:
@@ -134,4 +189,5 @@ def _averages_copy(interp: Interpreter, targets: list[ast.expr]) -> bool:
 
 
 def register(handlers: HandlerTable) -> None:
-    handlers.assignment_listeners.append(_check_average)
+    handlers.assignment_listeners += [_check_average, _check_assigned_update]
+    handlers.expression_listeners.append(_check_update)

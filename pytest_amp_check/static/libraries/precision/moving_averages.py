@@ -40,7 +40,7 @@ def check_moving_average(interp: Interpreter, node: ast.Call) -> None:
     A buffer may also grow in small steps: ``bias.add_(x, alpha=rate)``.
     """
     if interp.assumed_dtype and not interp.assumes_region:
-        average = _find_average(node)
+        average = find_average(node)
         _check_average(interp, average if average is not None else _find_small_steps(node), node)
 
 
@@ -75,7 +75,7 @@ def _find_small_steps(node: ast.Call) -> ast.expr | None:
     return None if isinstance(number, (int, float)) and abs(number) >= _LARGE_SHARE else target
 
 
-def _find_average(node: ast.Call) -> ast.expr | None:
+def find_average(node: ast.Call) -> ast.expr | None:
     """Return the tensor that a call updates as a moving average, or None for another call."""
     name, target = last_name(node.func), receiver_of(node)
     if name == "lerp_" and len(node.args) == 2:
