@@ -29,10 +29,11 @@ from .project.import_reach import (
     is_used_by_module,
     may_choose_float16,
     trains_cast_models,
+    trains_without_regions,
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
-from .sources.patterns import Code, fragile_lines
+from .sources.patterns import Code, fragile_lines, has_epsilons, has_loss_math
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def may_have_assumed_effects(project: Project, code: Code) -> bool:
     """Return True if a file may hold an effect of low precision that the project gives evidence of."""
     if project.assumed_dtype or code.has_fragile_math:
         return True
-    alone = project.trains_without_regions
-    return (alone and code.has_loss_math) or (bool(alone or project.float16_files) and code.has_epsilons)
+    alone = trains_without_regions(project)
+    return (alone and has_loss_math(code.data)) or (bool(alone or project.float16_files) and has_epsilons(code.data))
 
 
 def find_assumed_effects(
@@ -92,7 +93,7 @@ def find_assumed_effects(
     is_cast = casts or casts_models(project, module.path)
     computes_low = not in_region and computes_low_without_region(project, module.path)
     program = Program()
-    alone = project.trains_without_regions
+    alone = trains_without_regions(project)
     lines_around = fragile_lines(module.text.encode(), losses=alone, epsilons=bool(alone or project.float16_files))
     functions = None if dtype else _functions_around(module, lines_around)
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)

@@ -8,6 +8,7 @@ from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.sites import is_test_file
 from .deep_stack import with_deep_stack
 from .processes import run_in_processes, shared_arguments
+from .project.import_reach import trains_without_regions
 from .project.import_search import sources_of_imports
 from .project.project import Project
 from .settings import Settings
@@ -147,9 +148,9 @@ def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
         return prescan.computes_tensors
     if prescan.multiplies_coordinates and project.autocast_files:
         return True
-    if prescan.has_loss_math and project.trains_without_regions:
+    if prescan.has_loss_math and trains_without_regions(project):
         return True
-    if prescan.has_epsilons and (project.float16_files or project.trains_without_regions):
+    if prescan.has_epsilons and (project.float16_files or trains_without_regions(project)):
         return True
     return prescan.has_fragile_math and bool(project.float16_files or project.low_model_files or project.casting_files)
 

@@ -16,7 +16,8 @@ from samples import EXHAUSTIVE
 
 import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES
-from pytest_amp_check.static.sources import newer_syntax
+from pytest_amp_check.static.project import import_reach
+from pytest_amp_check.static.sources import newer_syntax, patterns
 
 # Some of the modules with expressions need it.
 pytest.importorskip("torch")
@@ -67,6 +68,10 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or _NOTHING"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],
+    ("static/sources/patterns.py", "_UPDATE % {b'name': re.escape(name)}"): [patterns._UPDATE % {b"name": b"ema"}],
+    ("static/project/import_reach.py", "b'(?<![\\\\w.])(?:\\\\w+\\\\.)?' + function.encode() + _ARGUMENTS"): [
+        rb"(?<![\w.])(?:\w+\.)?norm" + import_reach._ARGUMENTS
+    ],
     ("static/fixes/layout.py", "test"): [r"\b(?:import|def|class)\b|\bname\b(?!\s*[.(\[])"],
     ("runtime/explain/operands.py", r"f'\\b{words}(?:Tensor)?\\b'"): [r"\b(?:Half|c10::Half)(?:Tensor)?\b"],
     ("protocol/messages/message.py", "pattern"): [
@@ -127,8 +132,8 @@ def uses(path: Path) -> Iterator[Use]:
         given = [each for each in node.args[1:] if ast.unparse(each).startswith("re.")]
         flags = eval(ast.unparse(given[0])) if given else 0  # noqa: S307 - it is our own source
         words = ast.unparse(node.args[0])
-        patterns = MADE.get((name, words)) or [eval(words, dict(known))]  # noqa: S307 - it is our own source
-        for pattern in patterns:
+        made = MADE.get((name, words)) or [eval(words, dict(known))]  # noqa: S307 - it is our own source
+        for pattern in made:
             yield Use(name, pattern, int(flags), bool(ways) and ways <= AT_ONE_PLACE)
 
 

@@ -269,12 +269,23 @@ def may_choose_float16(project: Project, path: str) -> bool:
     )
 
 
+def trains_without_regions(project: Project) -> bool:
+    """Return True if a file chooses a low dtype of a model, and no file but tests names autocast."""
+    if project.trains_alone is None:
+        project.trains_alone = bool(project.low_model_files) and not any(
+            b"autocast" in source_files.load_or_nothing(path, project.largest)
+            for path in project.autocast_files
+            if not is_test_file(path)
+        )
+    return project.trains_alone
+
+
 def computes_low_without_region(project: Project, path: str) -> bool:
     """Return True if training that uses the package of a file makes a model low by an engine or a policy.
 
     Without a region, nothing computes the loss of such a model in float32.
     """
-    if not project.trains_without_regions:
+    if not trains_without_regions(project):
         return False
     for other in _iterate_users_of_package(project, path, project.low_model_files):
         data = source_files.load_or_nothing(other, project.largest)

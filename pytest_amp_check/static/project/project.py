@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
-from ...protocol.sites import is_test_file
 from ..sources import source_files
 from ..sources.patterns import is_class_without_base
 from ..sources.tokens import refuse_dense
@@ -64,7 +63,6 @@ class Project:
         "_modules",
         "_roots",
         "_trainer_exports",
-        "_trains_without_regions",
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
@@ -90,6 +88,7 @@ class Project:
         "low_model_files",
         "members",
         "rounding_exports",
+        "trains_alone",
         "users_by_path",
     )
 
@@ -109,7 +108,6 @@ class Project:
         self.low_model_files: dict[str, set[str]] = {}
         #: Files that cast a model to a low dtype, if only to evaluate it, by the top directory of their package.
         self.casting_files: dict[str, set[str]] = {}
-        self._trains_without_regions: bool | None = None
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
@@ -146,6 +144,8 @@ class Project:
         self.float16_by_path: dict[str, bool] = {}
         #: Result of :mod:`.float32_logits`, by the top directory of a package.
         self.float32_packages: dict[str, bool] = {}
+        #: Result of :func:`.import_reach.trains_without_regions`, None until it is asked for.
+        self.trains_alone: bool | None = None
         #: Result of :mod:`.clipping_hooks`, by the name of a method.
         self.clipping_hooks: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
@@ -208,17 +208,6 @@ class Project:
         self._importable_names = self._files_by_stem.keys() | {
             os.path.basename(directory) for directory in self._directories
         }
-
-    @property
-    def trains_without_regions(self) -> bool:
-        """True if a file chooses a low dtype of a model, and no file but tests names autocast."""
-        if self._trains_without_regions is None:
-            self._trains_without_regions = bool(self.low_model_files) and not any(
-                b"autocast" in source_files.load_or_nothing(path, self.largest)
-                for path in self.autocast_files
-                if not is_test_file(path)
-            )
-        return self._trains_without_regions
 
     @property
     def may_resume(self) -> bool:

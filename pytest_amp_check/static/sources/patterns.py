@@ -167,18 +167,6 @@ class Code:
         return any(_is_fragile(line, self.data) for _, line in _lines_of_words(_FRAGILE_WORDS, self.data))
 
     @property
-    def has_loss_math(self) -> bool:
-        """True if the code has an expression that low inputs spoil, and that a region would compute in float32."""
-        lines = _lines_of_words((*_LOSS_WORDS, b"exp(", b" + ("), self.data) if b"torch" in self.data else ()
-        return any(_computes_of_low_outputs(line) for _, line in lines)
-
-    @property
-    def has_epsilons(self) -> bool:
-        """True if the code has a small number that float16 rounds to zero, where zero is no value."""
-        lines = _lines_containing(b"1e-", self.data) if b"torch" in self.data else ()
-        return any(re.search(_SMALL_NUMBER, line) for _, line in lines)
-
-    @property
     def multiplies_coordinates(self) -> bool:
         """True if a function may multiply matrices of coordinates, and use their digits."""
         data = self.data
@@ -274,7 +262,7 @@ class Code:
         hooks = self.words_found.intersection(_HOOK_WORDS)
         if hooks == {_STEP} and not _steps_optimizer(self.data):
             return set()
-        if not hooks and self.returns_cast:
+        if not hooks and returns_cast(self.data):
             # The subclass makes the model that the base class trains.
             hooks = self.words_found
         if not hooks or self.without_docstrings.words_found.isdisjoint(hooks):
@@ -300,11 +288,6 @@ class Code:
             names = (base.partition(b"[")[0].strip() for base in bases.split(b","))
             found.append({name.rpartition(b".")[2] for name in names if not name.startswith(b"torch.")})
         return [bases - own for bases in found]
-
-    @property
-    def returns_cast(self) -> bool:
-        """True if a function may return a model in a low dtype."""
-        return any(word in self.data for word in _LOW_CAST_WORDS) and re.search(_RETURNED_CAST, self.data) is not None
 
     @property
     def does_training_part(self) -> bool:
@@ -619,7 +602,7 @@ _REGION_OPTION = rb"precision\s*=\s*(?:[\"'](?:b?fp?16|16)(?:-mixed)?[\"']|16\b)
 _LOW_CAST_WORDS = (b".half()", b".bfloat16()", b"torch.float16", b"torch.bfloat16", b"torch.half")
 _LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
 #: A low dtype as the default of a parameter.
-_LOW_DEFAULT = rb"dtype\w*(?:\s*:[^=,()\n]{1,60})?\s*=\s*torch\.(?:b?float16|half)\b"
+_LOW_DEFAULT = rb"dtype\w{0,20}(?:\s{0,4}:[^=,()\n]{1,60})?\s{0,4}=\s{0,4}torch\.(?:b?float16|half)\b"
 #: A tensor that the code itself makes low: a cast, or a constructor with a low dtype.
 _LOW_TENSOR = _LOW_CAST + rb"|(?<!\w)dtype\s*=\s*torch\.(?:b?float16|half)\b"
 #: Calls and numbers that a low dtype spoils, beside this cast, and the start of a sum in a low dtype.
@@ -712,6 +695,23 @@ def _fills_large_number(code: Code) -> bool:
     return False
 
 
+def returns_cast(data: bytes) -> bool:
+    """Return True if a function may return a model in a low dtype."""
+    return any(word in data for word in _LOW_CAST_WORDS) and re.search(_RETURNED_CAST, data) is not None
+
+
+def has_loss_math(data: bytes) -> bool:
+    """Return True if code has an expression that low inputs spoil, and that a region would compute in float32."""
+    lines = _lines_of_words((*_LOSS_WORDS, b"exp(", b" + ("), data) if b"torch" in data else ()
+    return any(_computes_of_low_outputs(line) for _, line in lines)
+
+
+def has_epsilons(data: bytes) -> bool:
+    """Return True if code has a small number that float16 rounds to zero, where zero is no value."""
+    lines = _lines_containing(b"1e-", data) if b"torch" in data else ()
+    return any(re.search(_SMALL_NUMBER, line) for _, line in lines)
+
+
 def fragile_lines(data: bytes, *, losses: bool = True, epsilons: bool = True) -> list[int]:
     """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor.
 
@@ -766,7 +766,7 @@ _SMALL_NUMBER = (
     rb"|\+ 1e-(?:0?[89]|1\d)\)\.(?:sqrt|log|rsqrt)\("
 )
 #: A running mean: ``mean = mean + (x - mean) / n``.
-_RUNNING_MEAN = rb"([\w.]+) = \1 \+ \([^\n]{1,80} - \1\)"
+_RUNNING_MEAN = rb"(?<![\w.])([\w.]{1,60}) = \1 \+ \([^\n]{1,80} - \1\)"
 #: Words of small updates in place, as those of a moving average.
 _UPDATE_WORDS = (b"lerp_(", b".mul_(", b"alpha=", b"momentum", b"decay")
 _DECAYED_ATTRIBUTE = rb"self\.(\w+) = (?:[^\n]{1,60}\* ?self\.\1\b|self\.\1 ?\*)"
@@ -776,8 +776,8 @@ _BUFFER_NAME = rb"register_buffer\(\s*[\"'](\w+)[\"']"
 _UPDATE = (
     rb"\.%(name)s(?:\.data)?"
     rb"(?:\.(?:lerp|mul|add|sub)_\(|\.copy_\([^#]{0,120}?(?:\*|lerp)| [-+*]= | = [^=]{0,160}?\.%(name)s\b)"
-    rb"|(?i:ema|average|update|moving)\w*\((?:\w+\.)+%(name)s\s*,"
-    rb"|\b(\w+) = (?:\w+\.)+%(name)s(?:\.data)?\n[^#]{0,400}?\b\1\.(?:lerp|mul|add|sub)_\("
+    rb"|(?i:ema|average|update|moving)\w{0,30}\((?:\w{1,30}\.){1,3}%(name)s\s*,"
+    rb"|\b(\w{1,30}) = (?:\w{1,30}\.){1,3}%(name)s(?:\.data)?\n[^#]{0,400}?\b\1\.(?:lerp|mul|add|sub)_\("
 )
 #: Products that autocast computes in low precision, in the backward of a Function.
 _PRODUCT_CALLS = (b"mm(", b"matmul(", b"linear(", b"einsum(", b" @ ", b"conv")

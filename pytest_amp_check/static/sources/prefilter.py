@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.sites import is_test_file
 from . import code_blocks, configurations, source_files
-from .patterns import Code, gives_dtype, makes_values_low
+from .patterns import Code, gives_dtype, has_epsilons, has_loss_math, makes_values_low
 
 
 class Prescan:
@@ -111,7 +111,7 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
         seen.optimizes_model, seen.gives_dtype = code.optimizes_model, gives_dtype(code.data)
     if path.endswith(".py"):
         seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
-        seen.has_loss_math, seen.has_epsilons = code.has_loss_math, code.has_epsilons
+        seen.has_loss_math, seen.has_epsilons = has_loss_math(code.data), has_epsilons(code.data)
         seen.multiplies_coordinates = code.multiplies_coordinates
         seen.may_round_inputs = code.may_round_inputs
         seen.makes_values_low = not (seen.may_have_findings or code.is_test) and makes_values_low(code.data)
