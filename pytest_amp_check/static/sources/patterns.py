@@ -639,6 +639,8 @@ _LOW_POLICY = rb"MixedPrecisionPolicy\([^\n]{0,80}param_dtype\s*=\s*torch\.(?:b?
 _REGION_LINE = rb"(?m)^[ \t]*(?:@|with[ \t]+)[\w.]*autocast\((?![^\n]*enabled)"
 #: A low dtype that a function returns, that a table holds, or that is a constant.
 _GIVEN_DTYPE = rb"(?m)(?:\breturn[ \t]+|[\"'\w)\]][ \t]*:[ \t]*|^[ \t]*\w+[ \t]*=[ \t]*)torch\.(?:b?float16|half)\b"
+#: The data of a parameter, cast.
+_WIDENED_PARAMETER = rb"(?<!\w)(\w{1,30})\.data = \1(?:\.data)?\.(?:float|to)\("
 #: A return of something cast to a low dtype.
 _RETURNED_CAST = rb"(?m)^[ \t]+return [^\n]{1,200}" + _LOW_CAST
 #: The construction of an object with a low dtype.
@@ -889,7 +891,7 @@ def gives_low_precision(data: bytes) -> bool:
     """
     if _enters_in_forward(data) or b"fully_shard(" in data:
         return True
-    if b".data = " in data and any(word in data for word in _WIDE_WORDS):
+    if b".data = " in data and b"requires_grad" in data and re.search(_WIDENED_PARAMETER, data) is not None:
         return True
     if (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None:
         return True
