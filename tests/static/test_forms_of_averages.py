@@ -74,19 +74,10 @@ def test_forms_of_the_update(update: str) -> None:
     assert codes(A_DEFAULT.format(dtype="float32", update=update)) == []
 
 
-LISTS = """\
-import torch
-
-class Average:
-    def __init__(self, model, decay):
-        self.shadow = [p.detach().clone().{cast} for p in model.parameters()]
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, model):
-        given = [p.detach() for p in model.parameters()]
-        {update}
-"""
+LISTS = A_LIST.replace(
+    "for s, p in zip(self.shadow, model.parameters()):\n            {update}",
+    "given = [p.detach() for p in model.parameters()]\n        {update}",
+)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from ..project.syntax import walk
 from .arguments import items_of, tracked_object_of
 from .averages import CALLS, averages_variable, is_averaged, is_in_place_decay
 from .low_parameters import LowModules, low_dtype_of_modules
-from .precision.moving_averages import find_average
-from .syntax_queries import find_nodes, keywords_of, last_name, operands_of, receiver_of
+from .precision.moving_averages import find_average, is_share_added, without_data
+from .syntax_queries import find_nodes, keywords_of, last_name, receiver_of
 
 #: Classes that average the weights of the model, or the parameters, they get, and libraries whose copies keep a dtype.
 _AVERAGES = frozenset("AveragedModel ModelEma ModelEmaV2 ModelEmaV3 EMAModel ExponentialMovingAverage EMA".split())
@@ -68,7 +68,7 @@ def _check_update(interp: Interpreter, node: ast.expr) -> None:
     updated = find_average(node)
     if updated is None and last_name(node.func) == "copy_" and node.args:
         target = receiver_of(node)
-        updated = target if target is not None and _is_weighted_sum(node.args[0], target) else None
+        updated = target if target is not None and is_share_added(node.args[0], target) else None
     if updated is not None:
         _report_updated(interp, updated, node)
 
@@ -77,24 +77,14 @@ def _check_assigned_update(interp: Interpreter, node: ast.Assign, value: Value) 
     """Report ``t.data = d * t.data + (1 - d) * p.data`` for the weights of a low network of its own."""
     target = node.targets[0]
     is_data = isinstance(target, ast.Attribute) and target.attr == "data"
-    if is_data and interp.file_data(LowModules) and _is_weighted_sum(node.value, target):
+    if is_data and interp.file_data(LowModules) and is_share_added(node.value, target):
         _report_updated(interp, target, node)
-
-
-def _is_weighted_sum(node: ast.expr, target: ast.expr) -> bool:
-    """Return True for a sum with a share of the target, or an interpolation from it."""
-    own = access_text(_without_data(target))
-    if isinstance(node, ast.Call):
-        return last_name(node.func) == "lerp" and bool(node.args) and access_text(_without_data(node.args[0])) == own
-    terms = operands_of(node, ast.Add)
-    sides = [side for term in terms for side in operands_of(term, ast.Mult)]
-    return len(terms) > 1 and any(access_text(_without_data(side)) == own for side in sides)
 
 
 def _report_updated(interp: Interpreter, updated: ast.expr, node: ast.expr | ast.Assign) -> None:
     if any("deepcopy" in module.identifiers for module in (interp.module, interp.state.frame.module)):
         return  # The copy is reported where it is made.
-    params = interp.without_events(lambda: interp.evaluate(_without_data(updated)))
+    params = interp.without_events(lambda: interp.evaluate(without_data(updated)))
     modules = params.modules if isinstance(params, ParamsValue) else None
     reported = interp.file_data(_ReportedModules)
     if not modules or not reported.isdisjoint(modules):
@@ -103,12 +93,6 @@ def _report_updated(interp: Interpreter, updated: ast.expr, node: ast.expr | ast
     if dtype:
         reported |= modules
         interp.emit(e.LowSum, node, dtype=dtype, average=True, names={"sum": SourceText(updated)})
-
-
-def _without_data(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Attribute) and node.attr == "data":
-        node = node.value
-    return node
 
 
 def _check_copied_parameters(interp: Interpreter, node: ast.Assign, made: ast.ListComp | ast.DictComp) -> None:

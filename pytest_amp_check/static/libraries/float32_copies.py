@@ -13,8 +13,8 @@ from ..project.syntax import tail_name, walk
 #: Methods that convert a tensor, by themselves or if an argument names the dtype.
 _CONVERSIONS = frozenset(("float", "double"))
 _CASTS = frozenset(("to", "type"))
-#: Functions that make a copy of a tensor.
-_COPYING = frozenset(("Parameter", "clone", "empty_like", "zeros_like", "deepcopy"))
+#: Functions and methods that make a copy of a tensor, or room for one.
+_COPYING = frozenset(("Parameter", "clone", "empty_like", "deepcopy"))
 _WIDE_DTYPES = frozenset(("float", "double", "float32", "float64"))
 
 
@@ -64,10 +64,8 @@ def copies_parameters(nodes: Iterable[ast.AST]) -> bool:
             case ast.For(target=target, iter=over) | ast.comprehension(target=target, iter=over):
                 if any("param" in (name := tail_name(part)) or "weight" in name for part in walk(over)):
                     targets |= {part.id for part in walk(target) if isinstance(part, ast.Name)}
-            case ast.Call(func=func) if tail_name(func) == "clone" or _converts(node):
-                copied |= _names_in(func)
-            case ast.Call(func=func, args=[source, *_]) if tail_name(func) in _COPYING:
-                copied |= _names_in(source)
+            case ast.Call(func=func, args=args) if tail_name(func) in _COPYING or _converts(node):
+                copied |= _names_in(func).union(*map(_names_in, args[:1]))
     return not targets.isdisjoint(copied)
 
 

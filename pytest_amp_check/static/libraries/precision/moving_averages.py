@@ -49,15 +49,31 @@ def check_assigned_average(interp: Interpreter, node: ast.Assign, value: Value) 
     if not interp.assumed_dtype or interp.assumes_region or len(node.targets) != 1:
         return
     target = node.targets[0]
-    path = find_access_path(target) if isinstance(target, ast.Attribute) else None
-    terms = operands_of(node.value, ast.Add) if path is not None else ()
-    if any(find_access_path(side) == path for term in terms for side in operands_of(term, ast.Mult)):
+    if isinstance(target, ast.Attribute) and is_share_added(node.value, target):
         _check_average(interp, target, node)
 
 
+def is_share_added(node: ast.expr, target: ast.expr) -> bool:
+    """Return True for the new value of an average: a sum with a share of the old value, or an interpolation from it."""
+    path = find_access_path(without_data(target))
+    if path is None:
+        return False
+    if isinstance(node, ast.Call):
+        start = first_argument(node) if last_name(node.func) == "lerp" else None
+        return start is not None and find_access_path(without_data(start)) == path
+    sides = [side for term in operands_of(node, ast.Add) for side in operands_of(term, ast.Mult)]
+    return any(find_access_path(without_data(side)) == path for side in sides)
+
+
+def without_data(node: ast.expr) -> ast.expr:
+    """Return the parameter or buffer of ``x.data``, or the expression itself."""
+    while isinstance(node, ast.Attribute) and node.attr == "data":
+        node = node.value
+    return node
+
+
 def _check_average(interp: Interpreter, average: ast.expr | None, node: ast.AST) -> None:
-    while isinstance(average, ast.Attribute) and average.attr == "data":
-        average = average.value
+    average = None if average is None else without_data(average)
     is_buffer = isinstance(average, ast.Attribute)
     if average is not None and (_is_cast_buffer(interp, average) if is_buffer else _is_kept_low(interp, average)):
         dtype = DtypeInfo(interp.assumed_dtype)
