@@ -61,7 +61,8 @@ class Project:
         "_imports_by_path",
         "_may_resume",
         "_modules",
-        "_roots",
+        "_open_tops",
+        "_tops",
         "_trainer_exports",
         "assumed_dtype",
         "assumed_files",
@@ -119,7 +120,10 @@ class Project:
         self.files: dict[str, str] = {}
         #: All known files, by absolute path.
         self.members: Collection[str] = self.files
-        self._roots: list[tuple[str, bool]] = []
+        #: Top directories of the projects, each with a separator at the end. Each directory stands once, however many
+        #: files the user named. The open ones are around named files, and may contain files that were not found.
+        self._tops: tuple[str, ...] = ()
+        self._open_tops: tuple[str, ...] = ()
         self._files_by_stem: dict[str, list[str]] = {}
         #: Directories around the files, and names of files and directories, which are the possible targets of imports.
         self._directories: set[str] = set()
@@ -182,7 +186,7 @@ class Project:
             self.has_lightning16 = self.has_lightning16 or code.has_lightning16
             self._may_resume = self._may_resume or code.may_resume
         if is_complete:
-            self._roots = [(top, False) for top, _ in self._roots]
+            self._open_tops = ()
             self.members = self.files.keys() | files
             self._index_files(self.members - self.files.keys())
 
@@ -192,10 +196,15 @@ class Project:
         # A view of the keys could not be sent to a spawned process.
         self.members = self.files
         self._index_files(self.members)
+        tops, open_tops = dict.fromkeys(self._tops), dict.fromkeys(self._open_tops)
         for path in paths:
             top = os.path.abspath(path)
-            is_single_file = not os.path.isdir(top)
-            self._roots.append((project_of(os.path.dirname(top)) if is_single_file else top, is_single_file))
+            is_directory = os.path.isdir(top)
+            top = os.path.join(top if is_directory else project_of(os.path.dirname(top)), "")
+            tops[top] = None
+            if not is_directory:
+                open_tops[top] = None
+        self._tops, self._open_tops = tuple(tops), tuple(open_tops)
 
     def _index_files(self, files: Iterable[str]) -> None:
         """Index files, given by absolute path, as targets of imports."""
@@ -211,7 +220,7 @@ class Project:
 
     @property
     def may_resume(self) -> bool:
-        return self._may_resume or all(alone for _, alone in self._roots)
+        return self._may_resume or self._tops == self._open_tops
 
     # Resolution of imports.
 
@@ -226,7 +235,7 @@ class Project:
 
     def _find_import(self, dotted: str, importer: str, level: int) -> str | None:
         """Resolve an import without recording a dependency; ``importer`` is an absolute path."""
-        if not self._roots:
+        if not self._tops:
             return None
         _, directory = self._absolute_path(importer)
         for _ in range(level - 1):
@@ -265,7 +274,7 @@ class Project:
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
             return None
         folders = (
-            os.path.join(above, layout) for above in _folders_above(directory, self._roots) for layout in SOURCE_FOLDERS
+            os.path.join(above, layout) for above in _folders_above(directory, self._tops) for layout in SOURCE_FOLDERS
         )
         found = next(filter(None, (self._file_at(folder, parts) for folder in folders)), None)
         return found or _find_by_path_end(parts, self._files_by_stem.get(parts[-1], ()))
@@ -290,7 +299,7 @@ class Project:
 
     def _is_near_single_file(self, path: str) -> bool:
         """Return True if a path is in the project of a named file whose other files are not known."""
-        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._roots)
+        return path.startswith(self._open_tops)
 
     # Parsed files.
 
@@ -399,7 +408,7 @@ class Project:
 
     def is_complete(self) -> bool:
         """Return True if every file of the project is known, not only named files."""
-        return not any(alone for _, alone in self._roots)
+        return not self._open_tops
 
     def possible_imports(self, path: str) -> frozenset[str]:
         """Return the absolute paths of the files that a file imports, or may import by a name known at run time."""
@@ -449,10 +458,14 @@ class Project:
                     dropped.release_references()
 
 
-def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
-    """Yield the directories from the directory of a file up to the top of its project or package."""
-    around = [top for top, _ in tops if os.path.join(directory, "").startswith(os.path.join(top, ""))]
-    last = package_top(min(around, key=len) if around else directory)
+def _folders_above(directory: str, tops: Iterable[str]) -> Iterator[str]:
+    """Yield the directories from the directory of a file up to the top of its project or package.
+
+    Each of the ``tops`` ends with a separator.
+    """
+    below = os.path.join(directory, "")
+    around = [top for top in tops if below.startswith(top)]
+    last = package_top(os.path.dirname(min(around, key=len)) if around else directory)
     for above in source_files.folders_upward(directory):
         yield above
         if above == last:
