@@ -55,10 +55,10 @@ class CheckRun:
             source = _decode_standard_input(self.stdin_name, self.source_bytes[self.stdin_name])
             self.project = engine.single_file_project(source, self.stdin_name)
             self.findings = self.recheck_source(source)
-            self.file_count = 1
+            self.checked_files = [self.stdin_name]
         else:
             report = self._check_files()
-            self.findings, self.file_count, self.project = report.findings, report.files, report.tree
+            self.findings, self.checked_files, self.project = report.findings, report.checked_files, report.tree
             self.passed_over = report.passed_over
             if options.verbose:
                 from . import check_inspection
@@ -66,6 +66,7 @@ class CheckRun:
                 check_inspection.show_reached(report.reached, sys.stderr)
             self.findings = self.remove_known(self.findings, first=True)
         counts = summaries.count_severities(finding.severity for finding in self.findings)
+        self.file_count = len(self.checked_files)
         self.summary = summaries.summarize_counts(counts, self.file_count)
         if self.known_count:
             self.summary = f"{self.summary.removesuffix('.')} ({self.known_count:,} known)."
@@ -86,11 +87,11 @@ class CheckRun:
     def _check_files(self) -> Report:
         return self._check_paths(self.paths, self.settings)
 
-    def _check_paths(self, paths: list[str], settings: Settings, *, cached: bool = True) -> Report:
+    def _check_paths(self, paths: list[str], settings: Settings, *, is_revision: bool = False) -> Report:
         nearer = table.make_settings_finder(
             self.options, settings, lambda folder: table.resolve_options(self.flags, start=folder)
         )
-        return _run_engine(paths, settings, self.options, nearer, cached=cached)
+        return _run_engine(paths, settings, self.options, nearer, is_revision=is_revision)
 
     def are_all_excluded(self) -> bool:
         """Return True if files exist but patterns exclude them."""
@@ -113,7 +114,7 @@ class CheckRun:
                     self.paths,
                     findings,
                     self.sources,
-                    lambda paths: self._check_paths(paths, before, cached=False).findings,
+                    lambda paths: self._check_paths(paths, before, is_revision=True).findings,
                 )
             except changes.NoRevision as error:
                 raise InputFailure(str(error)) from None
@@ -137,15 +138,15 @@ class CheckRun:
         if not os.path.exists(path):
             if not self.options.update_baseline:
                 raise InputFailure(f"{path} does not exist: --update-baseline writes it")
+            if self.options.shard is not None:
+                raise InputFailure(f"{path} does not exist, and a part of the files cannot fill it: leave out --shard")
             baseline.create_baseline(path, findings, self.sources)
             self.notices.append(
                 f"{finding_text.relative_path(path)} holds {format_count(len(findings), 'finding')} now."
             )
             return []
         known = baseline.Baseline(path)
-        fresh = known.match_findings(
-            findings, self.sources, [self.stdin_name] if self.from_stdin else list(self.project.files.values())
-        )
+        fresh = known.match_findings(findings, self.sources, self.checked_files)
         gone = sum(known.gone_counts.values())
         if update and gone:
             known.remove_gone()
@@ -157,13 +158,17 @@ class CheckRun:
             )
         return fresh
 
+    def has_files(self) -> bool:
+        """Return True if there was a file to check, also if it belongs to another part of the files."""
+        return self.from_stdin or bool(self.project.files)
+
     def has_no_input(self) -> bool:
         """Return True if there was no file to check, and no option allows this.
 
         Naming files together with ``force-exclude``, as pre-commit does, allows that no file remains.
         """
         left_out = self.options.force_exclude and not any(map(os.path.isdir, self.paths))
-        return not (self.file_count or left_out or self.options.allow_no_files)
+        return not (self.has_files() or left_out or self.options.allow_no_files)
 
     def has_failing(self) -> bool:
         """Return True if a finding fails the check."""
@@ -176,17 +181,20 @@ def _run_engine(
     options: table.Options,
     nearer: Callable[[str], Settings | None],
     *,
-    cached: bool = True,
+    is_revision: bool = False,
 ) -> Report:
     from ..static import engine, processes
+    from ..static.shards import Shard
     from ..static.sources import source_files
 
     show, wipe = output.make_progress(sys.stderr)
     try:
         # Analyzing a few files is as fast as reading the cache.
-        cache = write_guard.find_cache_folder(options) if cached and any(map(os.path.isdir, paths)) else None
+        cache = write_guard.find_cache_folder(options) if not is_revision and any(map(os.path.isdir, paths)) else None
         jobs = options.jobs or processes.count_processors()
-        return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
+        # A revision has other files, which would be divided in another way.
+        shard = Shard(*options.shard) if options.shard is not None and not is_revision else None
+        return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer, shard=shard)
     except source_files.InputError as error:
         raise InputFailure(str(error)) from None
     except processes.EndedEarly:

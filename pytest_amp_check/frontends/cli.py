@@ -330,6 +330,8 @@ def _run_check(namespace: Any) -> int:
         return CLEAN
     if (options.show_files or options.watch) and stdin:
         raise InputFailure("standard input is no file that can be listed or watched: give paths")
+    if options.shard is not None and (options.show_files or stdin):
+        raise InputFailure(f"--shard divides a check of files: leave out {'-' if stdin else '--show-files'}")
     if options.show_files:
         from . import check_inspection
 
@@ -418,7 +420,7 @@ def _check_now(request: _CheckRequest, options: table.Options) -> int:
     paths = request.resolve_paths(options)
     check = CheckRun(paths, options, request.stdin_filename, request.flags)
     empty = check.has_no_input()
-    if not check.file_count:
+    if not check.has_files():
         where = ", ".join(paths)
         but = " that is not excluded" if check.are_all_excluded() else ""
         message = f"no Python file, notebook or Markdown{but} was found in {where}"

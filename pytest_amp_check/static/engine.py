@@ -16,6 +16,7 @@ from .processes import run_in_processes
 from .project.project import Project
 from .results import AnalysisResult, FileResult
 from .settings import Nearer, Settings
+from .shards import ShardedFiles
 from .sources import code_blocks, source_files
 from .sources.patterns import Code
 from .sources.prefilter import Prescan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .cache import Cache
     from .entry_points import ReachedFunctions
+    from .shards import Shard
 
     Result = TypeVar("Result")
 
@@ -40,24 +42,25 @@ CIRCULAR_LINKS_REASON = "symbolic links that lead in a circle"
 
 
 class Report:
-    """Findings in order of file and line, with the number of checked files and the project.
+    """Findings in order of file and line, with the paths of the checked files and the project.
 
     ``passed_over`` maps the reason why files were skipped to their paths, as the user wrote the paths. ``reached`` maps
     entry points to the functions that they reach.
     """
 
-    __slots__ = ("files", "findings", "passed_over", "reached", "tree")
+    __slots__ = ("checked_files", "files", "findings", "passed_over", "reached", "tree")
 
     def __init__(
         self,
         findings: list[Finding],
-        files: int,
+        checked_files: list[str],
         project: Project,
         passed_over: dict[str, list[str]],
         reached_functions: ReachedFunctions | None = None,
     ) -> None:
         self.findings = findings
-        self.files = files
+        self.checked_files = checked_files
+        self.files = len(checked_files)
         self.tree = project
         self.passed_over = passed_over
         self.reached = reached_functions or {}
@@ -90,18 +93,20 @@ def check_paths(
     jobs: int = 1,
     cache: str | None = None,
     nearer: Nearer | None = None,
+    shard: Shard | None = None,
 ) -> Report:
     """Return a report on files and on the files below directories, analyzed in up to ``jobs`` processes.
 
     A file that the user names is always analyzed; a file below a directory only if it may hold a mistake. ``progress``
     receives the number of finished files and of all files. ``cache`` is a directory that keeps results for the next
-    run. ``nearer`` returns the settings of a folder, by its real path, or None.
+    run. ``nearer`` returns the settings of a folder, by its real path, or None. ``shard`` limits the findings to one
+    part of the files.
 
     Raise ``InputError`` for a missing path and for a ``cache`` that is no cache. Raise
     ``EndedEarly`` if a worker process is killed.
     """
     named = [os.fspath(path) for path in paths]
-    return without_gc(lambda: _check_paths(named, settings or Settings(), progress, jobs, cache, nearer))
+    return without_gc(lambda: _check_paths(named, settings or Settings(), progress, jobs, cache, nearer, shard))
 
 
 def without_gc(act: Callable[[], Result]) -> Result:
@@ -122,19 +127,23 @@ def _check_paths(
     jobs: int,
     cache: str | None,
     nearer: Nearer | None,
+    shard: Shard | None,
 ) -> Report:
     skipped = source_files.SkippedPaths()
     files = find_files(paths, settings, nearer, skipped)
     store: Cache | None = None
     # Visited calls are not kept from run to run: few runs ask for them.
-    if cache is not None and all(
-        UNANALYZED_CALL_CODE not in each.select for each in (settings, *settings.nearer.values())
-    ):
+    if cache is not None and not _reports_calls(settings):
         from .cache import Cache, refuse_foreign
 
         refuse_foreign(cache)
-        store = Cache(cache, paths, repr(settings), repr(settings.analysis_options()))
-    return check_files(files, paths, frozenset(paths), settings, progress, jobs, store, skipped=skipped)
+        store = Cache(cache, paths, repr(settings), repr((settings.analysis_options(), shard)))
+    return check_files(files, paths, frozenset(paths), settings, progress, jobs, store, skipped=skipped, shard=shard)
+
+
+def _reports_calls(settings: Settings) -> bool:
+    """Return True if the report lists unanalyzed calls, which any file may reach."""
+    return any(UNANALYZED_CALL_CODE in each.select for each in (settings, *settings.nearer.values()))
 
 
 def check_files(
@@ -148,11 +157,12 @@ def check_files(
     *,
     skipped: source_files.SkippedPaths | None = None,
     wanted: frozenset[str] | None = None,
+    shard: Shard | None = None,
 ) -> Report:
     """Return a report on the files found below ``paths``. Of the files in ``named`` the user gave the path.
 
     With ``skipped``, the report also covers files that import the named files, and lists the skipped paths. ``wanted``
-    limits the findings to these files; None means all files.
+    limits the findings to these files; None means all files. ``shard`` limits them to one part of the files.
     """
     tree = settings.configure_project(Project(settings.largest))
     scan = prescan_changed_files(files, jobs, store, settings.largest)
@@ -163,15 +173,30 @@ def check_files(
     for look in used:
         tree.add_prescan(look.path, look)
     todo = files_to_analyze([*scan.prescans, *used], tree, named)
-    readings, work = _load_known_results(todo, tree, store)
-    if progress is not None and len(work) < len(todo):
-        progress(len(todo) - len(work), len(todo))
-    for done, answer in enumerate(_analyze_files(work, settings, tree, jobs), len(todo) - len(work) + 1):
-        readings += answer.results
-        if store is not None:
-            store.keep_result(answer)
-        if progress is not None:
-            progress(done, len(todo))
+    if store is not None:
+        store.find_changes(tree)
+
+    def results_of(looks: list[Prescan]) -> list[AnalysisResult]:
+        readings, work = _load_known_results(looks, tree, store)
+        if progress is not None and len(work) < len(looks):
+            progress(len(looks) - len(work), len(looks))
+        for done, answer in enumerate(_analyze_files(work, settings, tree, jobs), len(looks) - len(work) + 1):
+            readings += answer.results
+            if store is not None:
+                store.keep_result(answer)
+            if progress is not None:
+                progress(done, len(looks))
+        return readings
+
+    parts = ShardedFiles(todo, shard) if shard is not None else None
+    readings = results_of([look for look in todo if parts is None or parts.contains(look.path)])
+    if parts is not None:
+        others = [look for look in todo if not parts.contains(look.path)]
+        if _reports_calls(settings):
+            readings += results_of(others)
+        else:
+            readings += results_of(parts.files_with_findings(others, readings))
+            readings += results_of(parts.files_with_evidence(others, readings, tree))
     if store is not None:
         store.write_cache()
     findings: list[Finding] = []
@@ -189,9 +214,12 @@ def check_files(
             GIT_IGNORED_REASON: skipped.git_ignored_paths,
             CIRCULAR_LINKS_REASON: skipped.circular_links,
         }
+    if parts is not None:
+        findings, files = parts.own_findings(findings, readings), [*filter(parts.contains, files)]
+        passed = {reason: [*filter(parts.contains, these)] for reason, these in passed.items()}
     return Report(
         findings,
-        len(files),
+        files,
         tree,
         {reason: these for reason, these in passed.items() if these},
         merge_reached(readings),
@@ -204,7 +232,6 @@ def _load_known_results(
     """Return the results of the last run that still hold, and the files to analyze."""
     if store is None:
         return [], list(todo)
-    store.find_changes(project)
     readings: list[AnalysisResult] = []
     work: list[Prescan] = []
     for look in todo:

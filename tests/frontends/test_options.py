@@ -116,6 +116,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "cache": ([], [], "true", lambda base: True),
     "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "jobs": (["3"], [], "3", lambda base: 3),
+    "shard": (["2/3"], [], "", lambda base: (2, 3)),
     "show-blind-spots": ([], [], "true", lambda base: True),
     "statistics": ([], [], "true", lambda base: True),
     "show-files": ([], [], "", lambda base: True),
@@ -332,6 +333,12 @@ WRONG: dict[kinds.OptionKind, tuple[str | None, str, str, str]] = {
         "must be versions of amp-check, not 'newest'",
         "0.1",
         "must be versions of amp-check, such as",
+    ),
+    kinds.PART: (
+        "3/2",
+        "must be a part and the number of parts, such as 1/4, not '3/2'",
+        "3",
+        "must be a part and the number of parts, such as",
     ),
     kinds.REVISION: ("-x", "must be a revision of git, not '-x'", "3", "must be a revision of git, such as"),
     kinds.SOURCES: (

@@ -263,6 +263,13 @@ def _parse_count(value: Any) -> int:
     return value
 
 
+def _parse_part(value: Any) -> tuple[int, int]:
+    number, slash, count = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise InvalidValue("a part and the number of parts, such as 1/4")
+    return int(number), int(count)
+
+
 def _parse_file_size(value: Any) -> int:
     from ...protocol.byte_sizes import parse_size
 
@@ -301,6 +308,7 @@ PATH = OptionKind('"amp-report.html"', "string", lambda v, b: _parse_path(v[-1],
 COUNT = OptionKind(
     "4", "string", lambda v, b: _parse_count(int(v[-1]) if v[-1].isdecimal() else v[-1]), lambda v, b: _parse_count(v)
 )
+PART = OptionKind('"1/4"', "string", lambda v, b: _parse_part(v[-1]), lambda v, b: _parse_part(v))
 SIZE = OptionKind('"20MB"', "string", lambda v, b: _parse_file_size(v[-1]), lambda v, b: _parse_file_size(v))
 SECONDS = OptionKind("60", "string", lambda v, b: _parse_seconds(v[-1]), lambda v, b: _parse_seconds(v))
 HELPERS = OptionKind(

@@ -19,6 +19,7 @@ from .kinds import (
     IGNORES,
     LEVEL,
     LEVELS,
+    PART,
     PATH,
     PATHS,
     PATTERNS,
@@ -539,6 +540,16 @@ TOPICS: dict[str, tuple[Option, ...]] = {
             run_flag="",
         ),
         Option(
+            "shard",
+            PART,
+            None,
+            "check one part of the files, such as 1/4: the parts together report what one check reports",
+            metavar="I/N",
+            flag="--shard",
+            run_flag="",
+            allowed_in_file=False,
+        ),
+        Option(
             "watch",
             FLAG,
             False,
@@ -712,6 +723,7 @@ class Options:
     cache: bool
     cache_dir: str | None
     jobs: int | None
+    shard: tuple[int, int] | None
     show_blind_spots: bool
     statistics: bool
     show_files: bool
