@@ -240,6 +240,14 @@ def analyze(
             for entry in joined:
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)
+        large = {entry for entry in joined if entry[0] == path and entry[1] > 0}
+        if large:
+            # Code of other files may be what makes a function too large to check each state.
+            alone = Program()
+            alone.attributes = program.attributes.copy()
+            analyze_functions(module, alone, project.without_other_files(), large)
+            summarize_program(alone, near_float16, near_region)
+            findings += check_without_callers(alone)
         turned_off = find_turned_off_code(module, runs, frozenset(evidence.find_top_entry_points(reached)))
         if turned_off is not None:
             opened_program = Program()

@@ -887,6 +887,65 @@ def test_a_mistake_of_any_precision_is_found_where_the_states_of_the_caller_are_
     assert {one for one in found(tmp_path) if one[2] != "AMP903"} == marks(tmp_path)
 
 
+#: A method that becomes too large by a call into a base class of another file.
+LARGE_CALL = """\
+import torch
+from base import Base
+
+class Trainer(Base):
+    def __init__(self, net, args):
+        super().__init__(net, args)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=args.scaled)
+
+    def train_batch(self, batch):
+        {before}
+        for images in batch:
+            {inside}
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = self.net(images).mean() / len(batch)
+            self.report(loss)
+            if self.args.scaled:
+                self.scaler.scale(loss).backward()
+            else:
+                loss.backward()
+        if self.args.scaled:
+            self.scaler.step(self.opt)
+            self.scaler.update()
+        else:
+            self.opt.step()
+"""
+LARGE_BASE = """\
+import torch
+
+class Base:
+    def __init__(self, net, args):
+        self.net = net
+        self.args = args
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def report(self, loss):
+{stages}
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_a_file_shows_is_found_where_code_of_other_files_joins_the_states(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.MOST_SPENT", 10)
+    stages = "\n".join(
+        f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
+        for each in range(40)
+    )
+    (tmp_path / "base.py").write_text(LARGE_BASE.replace("{stages}", stages), encoding="utf-8")
+    clear = "self.opt.zero_grad()"
+    text = LARGE_CALL.replace("{before}", "pass" if inside else clear)
+    text = text.replace("{inside}", f"{clear}  # AMP304" if inside else "pass")
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    assert {one for one in found(tmp_path) if one[2] != "AMP903"} == marks(tmp_path)
+
+
 #: A subclass whose inherited ``fit`` is too large for an analysis of all its states.
 SUBCLASS = """\
 import torch

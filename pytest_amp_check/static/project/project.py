@@ -158,6 +158,16 @@ class Project:
         #: True if the result may depend on any file.
         self.depends_on_all = False
 
+    def without_other_files(self) -> Project:
+        """Return a project with the same settings that knows no file, for what a file shows alone."""
+        alone = Project(self.largest)
+        alone.declared_wrappers, alone.devices, alone.assumed_dtype = (
+            self.declared_wrappers,
+            self.devices,
+            self.assumed_dtype,
+        )
+        return alone
+
     # Prescan results.
 
     def add_prescan(self, path: str, prescan: Code | Prescan) -> None:
