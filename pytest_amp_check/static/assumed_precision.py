@@ -63,7 +63,15 @@ _OF_NO_REGION = _BUFFERS | _FUNCTIONS | {_ISLAND}
 _NUMBERS = "positions:numbers"
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(
-    ("epsilon:added", "fragile:squares", "fragile:logsumexp", "fragile:variance", "fill:overflow", "fill:bound")
+    (
+        "epsilon:added",
+        "fragile:squares",
+        "fragile:logsumexp",
+        "fragile:variance",
+        "fragile:area",
+        "fill:overflow",
+        "fill:bound",
+    )
 )
 
 
@@ -264,20 +272,26 @@ def _is_common_harm(
 
     Code without autocast that is meant to run in float32 counts for all values.
     """
+    if isinstance(event, e.LowSum) and event.scattered:
+        return True
     if isinstance(event, e.LowSum):
         return event.average and (casts_models if event.buffer else not in_region)
     if isinstance(event, e.LowPositions):
-        return event.how in ("cast", "angles") or (event.how == "buffer" and casts_models)
+        return event.how in ("cast", "angles", "table") or (event.how == "buffer" and casts_models)
     if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
         return True
     if computes_low and isinstance(event, e.Epsilon) and event.how == "normalized":
         return may_overflow
+    if isinstance(event, e.Epsilon) and event.how == "to-one":
+        return True
     if isinstance(event, e.Epsilon):
         return event.how == "added" and may_overflow and (event.divides or _is_operand_of_root(event.site, lines))
     if not isinstance(event, e.FragileMath):
         return False
     if event.how == "exponent":
         return computes_low
+    if event.how == "area":
+        return may_overflow
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 

@@ -58,7 +58,7 @@ class Epsilon(LowPrecisionEffect):
 
 
 #: Expressions whose result is mostly rounding error in every low dtype: differences and ties of nearly equal numbers.
-CANCELLATIONS = frozenset(("log-complement", "exp-complement", "moments", "log-ratio", "ranking"))
+CANCELLATIONS = frozenset(("log-complement", "exp-complement", "moments", "log-ratio", "ranking", "schedule"))
 
 
 class FragileMath(LowPrecisionEffect):
@@ -87,6 +87,8 @@ class LowSum(LowPrecisionEffect):
     count: bool = False
     #: The second moment of an optimizer.
     moment: bool = False
+    #: A sum of many elements at once, by index or along a dimension.
+    scattered: bool = False
     #: A buffer of a module, whose dtype a cast of the model decides.
     buffer: bool = False
 

@@ -47,6 +47,10 @@ ZEROS = "zeros"  # zeros, as the start of a sum
 ON_CPU = "on-cpu"  # created on the CPU, whose ops a region of another device leaves alone
 SCALED = "scaled"  # multiplied in low precision by a number with more integers below it than the dtype has
 UNIFORM = "uniform"  # uniform random numbers between zero and one
+NARROWED = "narrowed"  # computed from float32 values that the code has cast to a low dtype
+SCHEDULE = "schedule"  # a running product, as the levels of a noise schedule: close to one at its beginning
+WHOLE = "whole"  # integers that were cast to a low dtype
+CODES = "codes"  # products of a low tensor and integers, as the digits of an index
 STORED = "stored"  # a weight of another layer as it is stored, not computed from it
 
 
@@ -65,7 +69,7 @@ class DtypeInfo(NamedTuple):
     @property
     def part_info(self) -> DtypeInfo:
         """Dtype info of a part of the value."""
-        return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, VARIANCE) if self.traits else self
+        return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, VARIANCE, SCHEDULE) if self.traits else self
 
     @property
     def is_low(self) -> bool:

@@ -90,6 +90,22 @@ def last_name(node: ast.AST | None) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def name_of_data(node: ast.AST | None) -> str:
+    """Return the name of the tensor that an expression takes a part or a copy of, or "".
+
+    A text as the index is the name: ``batch["boxes"][:, 0]``.
+    """
+    while node is not None:
+        match node:
+            case ast.Subscript(slice=ast.Constant(value=str() as key)):
+                return key
+            case ast.Subscript(value=held) | ast.Call(func=ast.Attribute(value=held)):
+                node = held
+            case _:
+                return last_name(node)
+    return ""
+
+
 def callee_of(node: ast.AST | None) -> ast.expr | None:
     """Return the called expression of a call, else None."""
     return node.func if isinstance(node, ast.Call) else None

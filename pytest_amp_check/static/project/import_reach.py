@@ -375,10 +375,10 @@ def is_package_near_float16(project: Project, path: str) -> bool:
     A registry or a configuration may connect two files of a package that do not import each other.
     """
     start = os.path.abspath(path)
-    top = package_top(os.path.dirname(start))
+    top = _package_of(project, start)
     project.depends_on_all = True
     files = sorted(project.float16_files)
-    if any(_may_use_float16(project, other) for other in files if package_top(os.path.dirname(other)) == top):
+    if any(_may_use_float16(project, other) for other in files if _package_of(project, other) == top):
         return True
     training = (other for other in files if not is_test_file(other) and _trains(project, other))
     return any(start in _imports_below(project, other) and _may_use_float16(project, other) for other in training)
@@ -390,14 +390,14 @@ def is_near_region(project: Project, path: str, tree: ast.Module) -> bool:
     if (own.names or own.called_in_regions or own.is_everywhere) and has_region(tree):
         return True
     start = os.path.abspath(path)
-    top = package_top(os.path.dirname(start))
+    top = _package_of(project, start)
     project.depends_on_all = True
     for other in sorted(project.autocast_files):
         absolute = os.path.abspath(other)
         if is_test_file(other):
             continue
         is_near = start in _imports_below(project, absolute)
-        if not is_near and package_top(os.path.dirname(absolute)) == top:
+        if not is_near and _package_of(project, absolute) == top:
             # A registry may give the training a model. A model that enters a region around its own parts runs no other.
             is_near = Code(source_files.load_or_nothing(absolute, project.largest)).does_training_step
         if absolute != start and is_near:
@@ -427,10 +427,23 @@ def _is_in_reach(project: Project, other: str, start: str) -> bool:
 
     Only then may a file that is imported like ``start`` import ``other``.
     """
-    root = project.import_roots.get(other)
+    return start.startswith(_import_root(project, other) + os.sep)
+
+
+def _package_of(project: Project, path: str) -> str:
+    """Return the top directory of the package of a file, also of a package without ``__init__.py``."""
+    directory = os.path.dirname(path)
+    top = package_top(directory)
+    root = _import_root(project, path) if top == directory else directory
+    below = directory[len(root) + 1 :].split(os.sep)[0]
+    return os.path.join(root, below) if below and directory.startswith(root + os.sep) else top
+
+
+def _import_root(project: Project, path: str) -> str:
+    root = project.import_roots.get(path)
     if root is None:
-        root = project.import_roots[other] = _find_import_root(project, other)
-    return start.startswith(root + os.sep)
+        root = project.import_roots[path] = _find_import_root(project, path)
+    return root
 
 
 def _find_import_root(project: Project, path: str) -> str:

@@ -633,8 +633,11 @@ class Module:
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
             scope.used_names.add(COUNTING)
-        elif _is_square(node) or (
-            type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right))
+        elif (
+            _is_square(node)
+            or _is_area(node)
+            or (type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)))
+            or (type(node.op) is ast.MatMult and _is_doubled(node.left))
         ):
             scope.used_names.add(SCALING)
 
@@ -816,6 +819,27 @@ def _is_square(node: ast.BinOp) -> bool:
         and isinstance(right, ast.Name)
         and left.id == right.id
     )
+
+
+def _is_area(node: ast.BinOp) -> bool:
+    """Return True for the product of two differences, also with a lower bound."""
+    return isinstance(node.op, ast.Mult) and all(map(_is_difference, (node.left, node.right)))
+
+
+def _is_difference(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(op=ast.Sub()):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.BinOp(op=ast.Sub()))):
+            return True
+    return False
+
+
+def _is_doubled(node: ast.expr) -> bool:
+    """Return True for a factor of a matrix product that is multiplied by 2 or -2."""
+    parts = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else []
+    numbers = [part.operand if isinstance(part, ast.UnaryOp) else part for part in parts]
+    return any(isinstance(number, ast.Constant) and number.value == 2 for number in numbers)
 
 
 def is_constant_name(name: str) -> bool:

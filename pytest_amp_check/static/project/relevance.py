@@ -83,7 +83,8 @@ CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 #: file.
 FRAGILE_NAMES = frozenset(
     "autocast normalize topk softmax log log2 log10 log1p var std var_mean std_mean square arange numpy index_add_ "
-    "index_copy_ scatter_ scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
+    "index_copy_ scatter_ scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_ scatter_add "
+    "scatter_reduce scatter_reduce_ cumprod cumsum lerp lerp_ sin cos".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
 
 #: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small
@@ -112,6 +113,8 @@ _SHARDS = ("fully_shard", "FullyShardedDataParallel")
 _SAVING_NAMES = frozenset({"save", "state_dict"})
 #: Identifiers of a method that registers a buffer of positions.
 _POSITION_NAMES = frozenset({"arange", "register_buffer"})
+#: Identifiers of a method that computes the levels of a noise schedule.
+_SCHEDULE_NAMES = frozenset({"cumprod"})
 #: Identifiers of a constructor that keeps a buffer for counts or sums.
 _COUNT_NAMES = frozenset({"register_buffer", "zeros"})
 
@@ -249,7 +252,7 @@ def mark_relevant(
     rounds = {name: does & (_ROUNDS | _ZEROS) for name, does in bits.items() if does & (_ROUNDS | _ZEROS)}
     found = _bits_by_callee(used, bits if trains else rounds) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
-    kept = (_POSITION_NAMES, _COUNT_NAMES) if lows else (_POSITION_NAMES,)
+    kept = (_POSITION_NAMES, _SCHEDULE_NAMES, *([_COUNT_NAMES] if lows else []))
     keeping = {
         function.cls
         for function in module.functions.values()
@@ -315,10 +318,20 @@ def mark_relevant(
         )
         function.may_compute_loss = not losses.isdisjoint(function.used_names)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
-        function.may_lose_precision = small or not fragile.isdisjoint(function.used_names) or function.cls in keeping
+        function.may_lose_precision = (
+            small
+            or not fragile.isdisjoint(function.used_names)
+            or function.cls in keeping
+            or (module.may_lose_precision and _makes_integers(function.used_names))
+        )
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = RELEVANT_NAMES | amp | foreign | casting, CONTEXT_NAMES | amp
     _restrict_names(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _makes_integers(names: frozenset[str] | set[str]) -> bool:
+    """Return True if a function may make integers of a sum."""
+    return "sum" in names and not names.isdisjoint(("long", "int64", "int", "int32"))
 
 
 def _trains_model(does: int, function: Function) -> bool:

@@ -613,13 +613,13 @@ _ROUNDED_MATH = (
 #: Positions in the dtype of another tensor, and a number that float16 rounds to zero.
 _ROUNDED_INPUTS = (
     rb"arange\([^\n]{0,200}(?:dtype\s*=\s*\w+\.dtype|\.(?:to|type_as)\()|\de-(?:0?[89]|1\d)\b"
-    rb"|register_buffer\([^\n]{0,40}freq|\bexp\(self\.\w*log"
+    rb"|register_buffer\([^\n]{0,40}freq|\bexp\(self\.\w*log|zeros\([^\n]{0,80}dtype\s*=\s*[a-z_.]{0,40}dtype\b"
 )
 #: Largest definition, in bytes, that is followed only because it may round its inputs. Larger ones take long.
 _LARGEST_ROUNDING = 6_000
 #: Words of code that computes with tensors, and words of which each match of :data:`_ROUNDED_INPUTS` has one.
 _TENSOR_WORDS = (b"torch", b"nn.", b"F.", b"forward(")
-_ROUNDED_WORDS = (b"arange(", b"e-", b"freq", b"exp(self.")
+_ROUNDED_WORDS = (b"arange(", b"e-", b"freq", b"exp(self.", b"zeros(")
 #: Functions of logits that keep their dtype, and words of code that makes float32 of it.
 _LOG_WORDS = (b"log_softmax(", b"logsumexp(", b"kl_div(")
 _WIDE_WORDS = (b".float()", b"float32")
@@ -748,6 +748,15 @@ def product_lines(data: bytes) -> list[int]:
     return [number for number, line in enumerate(data.split(b"\n"), 1) if re.search(_PRODUCT, line) is not None]
 
 
+#: Words of expressions that need more digits or more range than low precision has: a bound just below one, a table that
+#: a method casts, a sum by index, levels of a noise schedule, integers of a sum, and areas of boxes.
+_DIGIT_WORDS = (b"clamp", b"clip(", b".to(", b"scatter_", b"index_add", b"cumprod(", b"sum(", b") * (")
+_LOST_DIGITS = (
+    rb"cl(?:amp|ip)\w*\([^\n]{0,80}\b1(?:\.0?)? ?- ?\w{0,20}(?:\de-|eps)"
+    rb"|self\.(\w{1,60}) = self\.\1\.to\([^\n]{0,80}dtype"
+    rb"|\b(?:scatter_(?:add|reduce)|index_add)_?\(|\bcumprod\(|\bsum\([^\n]{0,60}\)\.(?:long\(|int\(|to\((?:torch\.)?(?:int|long))"
+    rb"|\((\w{1,40}) - \w[^()\n]{0,40}\) \* \((?!\2 - )\w[^()\n]{0,40} - \w"
+)
 #: Functions of logits or embeddings that a region computes in float32, or that need its range.
 _LOSS_WORDS = (b"log_softmax(", b"cross_entropy(", b"F.normalize(", b"functional.normalize(")
 #: Words of fragile expressions. A fragile line has at least one of them.
@@ -760,6 +769,7 @@ _FRAGILE_WORDS = (
     b"exp(",
     b"Function)",
     b"register_buffer(",
+    *_DIGIT_WORDS,
 )
 #: A number that float16 rounds to zero: as the default of a parameter, or beside a root, a logarithm or a division.
 _SMALL_NUMBER = (
@@ -816,6 +826,8 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
     """
     if _rounds_scores(line) and b"topk(" in data:
         return True
+    if any(word in line for word in _DIGIT_WORDS) and _loses_digits(line):
+        return True
     if b"autocast(" in line and re.search(_SWITCHED_OFF, line):
         return True
     if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
@@ -834,6 +846,11 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
     return (b"(" in before and re.search(_SQUARE, before) is not None) or (
         b"log" in before and any(re.match(_LOG_OPERAND, part) for part in line.split(b" - ")[1:])
     )
+
+
+def _loses_digits(line: bytes) -> bool:
+    """Return True if a line may need more digits or more range than low precision has."""
+    return re.search(_LOST_DIGITS, line) is not None
 
 
 def _computes_of_low_outputs(line: bytes) -> bool:
@@ -913,6 +930,8 @@ def may_round_inputs(data: bytes) -> bool:
     if not any(word in data for word in _TENSOR_WORDS):
         return False
     if any(word in data for word in _ROUNDED_WORDS) and re.search(_ROUNDED_INPUTS, data) is not None:
+        return True
+    if any(_loses_digits(line) for _, line in _lines_of_words(_DIGIT_WORDS, data)):
         return True
     if b"topk(" in data and any(_rounds_scores(line) for _, line in _lines_containing(b"softmax(", data)):
         return True

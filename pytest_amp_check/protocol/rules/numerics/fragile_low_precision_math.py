@@ -99,9 +99,19 @@ RULE = Rule(
             ),
         ),
         "fragile:ranking": ViolationKind(
-            "`{call}` ranks probabilities after their cast to low precision, where close ones are equal: rank them "
-            "before the cast",
+            "`{call}` ranks values after their cast to low precision, where close ones are equal: rank them before the "
+            "cast",
             effect="other entries are chosen now and then (1 % of the vectors in bfloat16); no error",
+        ),
+        "fragile:schedule": ViolationKind(
+            "`{call}` subtracts a noise level that was cast to low precision from 1, where levels close to 1 are "
+            "equal: keep the levels in float32",
+            effect="the first signal-to-noise ratios are infinite or 2 % off (bfloat16); no error",
+        ),
+        "fragile:area": ViolationKind(
+            "`{call}` is an area in float16, which overflows from 256 by 256 pixels on: call `.float()` on the boxes",
+            INFO,
+            effect="areas of large boxes are infinite, so ratios of areas are 0 or NaN; no error",
         ),
         "fragile:probabilities": ViolationKind(
             "`{call}` rounds probabilities to low precision, also under autocast, which computes them in float32 "
@@ -172,16 +182,18 @@ In float16, `log(softmax)` of logits 20 apart was -inf (`log_softmax`: -20), and
 squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417). The variance of
 values of 1 with a deviation of 0.02, as a difference of moments, was negative for 19 % of the vectors in bfloat16. For
 two distributions that differ by 0.008 per log-probability, the difference was wrong by 146 % in bfloat16, and by 27 %
-in float16. The two largest of 64 probabilities in bfloat16 were others than in float32 for 1 % of the vectors. The
-`cross_entropy` of confident predictions among 32,000 classes, on bfloat16 logits, gave gradients that were 2 % off,
-losses of single tokens that were 3 % off in the median, and a loss of exactly 0 for 1.4 % of the tokens. Vectors of 64
-numbers were compared with copies with a tenth of noise: their squared distances, from squared norms and a product, were
-47 % off in the median in bfloat16. If only the product was bfloat16, they were 26 % off, and in float16 5 %. Softmax
-probabilities of 4096 logits were 0.14 % off in the median in bfloat16, and 0.04 % in float16. Of a million numbers that
-`torch.rand` drew in bfloat16, 0.2 % were 0, and 1.19 % were below 0.01. Vectors of 1024 numbers that a written-out norm
-divided by the root of their mean square in bfloat16 were all off by a factor of their own: 0.16 % in the median, 0.5 %
-at most. With a mean of 30 deviations, a written-out layer norm was off by 2 % of a deviation (float16: 0.4 %).
-`1 - exp(-x)` for x from 0.005 to 0.02 was 10 % off in the median in bfloat16, 33 % at most (float16: 1 and 5 %).
+in float16. The levels of a noise schedule (`cumprod` of 0.99915 to 0.988, 1000 steps), cast to bfloat16, gave an
+infinite signal-to-noise ratio for 2 steps, and one that was 2 % off in the median of the first 100. The two largest of
+64 probabilities in bfloat16 were others than in float32 for 1 % of the vectors. The `cross_entropy` of confident
+predictions among 32,000 classes, on bfloat16 logits, gave gradients that were 2 % off, losses of single tokens that
+were 3 % off in the median, and a loss of exactly 0 for 1.4 % of the tokens. Vectors of 64 numbers were compared with
+copies with a tenth of noise: their squared distances, from squared norms and a product, were 47 % off in the median in
+bfloat16. If only the product was bfloat16, they were 26 % off, and in float16 5 %. Softmax probabilities of 4096 logits
+were 0.14 % off in the median in bfloat16, and 0.04 % in float16. Of a million numbers that `torch.rand` drew in
+bfloat16, 0.2 % were 0, and 1.19 % were below 0.01. Vectors of 1024 numbers that a written-out norm divided by the root
+of their mean square in bfloat16 were all off by a factor of their own: 0.16 % in the median, 0.5 % at most. With a mean
+of 30 deviations, a written-out layer norm was off by 2 % of a deviation (float16: 0.4 %). `1 - exp(-x)` for x from
+0.005 to 0.02 was 10 % off in the median in bfloat16, 33 % at most (float16: 1 and 5 %).
 """,
     bad_example="""\
 import torch

@@ -8,7 +8,7 @@ from ...interpreter.interpreter import HandlerTable
 from .assumed import assume_parameters, may_get_low_tensors
 from .assumed_fills import check_item_fill
 from .calls import annotate_call
-from .fragile import check_timesteps, mark_written_positions
+from .fragile import check_overwritten_table, check_timesteps, mark_written_positions
 from .items import annotate_attribute, annotate_subscript
 from .moving_averages import check_assigned_average
 from .operators import annotate_binary, annotate_compare, annotate_unary
@@ -31,5 +31,10 @@ def register(handlers: HandlerTable) -> None:
             ast.AugAssign: annotate_sum,
         }
     )
-    handlers.assignment_listeners += [check_assigned_average, check_assigned_sum, check_timesteps]
+    handlers.assignment_listeners += [
+        check_assigned_average,
+        check_assigned_sum,
+        check_overwritten_table,
+        check_timesteps,
+    ]
     handlers.item_write_listeners += [check_item_write, check_item_fill, mark_written_positions]

@@ -53,6 +53,7 @@ from .fragile import check_gradient_norm, check_loss, check_timestep_argument
 from .moving_averages import check_moving_average
 from .ops import apply_op, bounded_traits, check_kernel, check_numpy, mean_traits
 from .parameters import check_new_parameter, holds_weights
+from .scattered_sums import check_sum_of_package
 from .stored_low import find_output_info
 from .sums import check_in_place_sum
 
@@ -109,6 +110,7 @@ def _apply_function(
             if isinstance(given, ast.Call) and last_name(given.func) in ("cpu", "detach"):
                 check_numpy(interp, low, node)
         return NO_DTYPE_INFO
+    check_sum_of_package(interp, dotted, args, node)
     if space in PACKAGES:
         return apply_pattern_function(interp, space, last, args, node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):

@@ -12,7 +12,9 @@ from ...interpreter.dtypes import (
     CAST,
     GUESSED_LOW,
     INTEGERS,
+    LOG_PROBABILITY,
     LOW_DTYPES,
+    NARROWED,
     NO_DTYPE_INFO,
     ON_CPU,
     POSITIONS,
@@ -20,13 +22,23 @@ from ...interpreter.dtypes import (
     REGION_LEFT,
     ROUNDED,
     ROUNDED_PROBABILITY,
+    SCHEDULE,
     UNIFORM,
+    WHOLE,
     ZEROS,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName
-from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
+from ..syntax_queries import (
+    callee_of,
+    constant_of_node,
+    elements_of,
+    first_argument,
+    holder_of,
+    keywords_of,
+    last_name,
+)
 from .assumed_fills import check_cast_fill
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
 from .fragile import check_cast_of_angles, check_integers, check_narrowing, check_numbers
@@ -64,9 +76,17 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
         )
     if op.name == "arange":
         return DtypeInfo("int", positions | cpu)
+    if op.name in ("tensor", "as_tensor") and _holds_integers(op.node):
+        return DtypeInfo("int", cpu)
     if "set_default_dtype" in interp.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
         return NO_DTYPE_INFO
     return DtypeInfo("float32", content | cpu)
+
+
+def _holds_integers(node: ast.Call) -> bool:
+    """Return True for a tensor of a list of integers."""
+    numbers = [constant_of_node(each) for each in elements_of(first_argument(node))]
+    return bool(numbers) and all(type(number) is int for number in numbers)
 
 
 def _is_cpu(device: ast.expr | None) -> bool:
@@ -132,11 +152,14 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
         given = given._replace(traits=given.traits - {ON_CPU})
     if low == given.is_low:
         return given._replace(dtype=dtype, trait_node=given.trait_node or (op.node if low else None))
-    made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BEYOND_FLOAT16, BOUNDED, ZEROS}), given.trait_node)
+    kept = POSITION_TRAITS | {BEYOND_FLOAT16, BOUNDED, ZEROS, *([LOG_PROBABILITY, SCHEDULE] if low else [])}
+    made = DtypeInfo(dtype, given.traits & kept, given.trait_node)
     if not low:
         return made
     return made._replace(trait_node=given.trait_node or op.node).with_traits(
-        CAST, *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else [])
+        CAST,
+        *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else []),
+        *([NARROWED] if given.dtype == "float32" else [WHOLE] if given.dtype == "int" else []),
     )
 
 

@@ -13,6 +13,7 @@ from ...interpreter.classes import role_of
 from ...interpreter.dtypes import (
     ANGLES,
     CAST,
+    CODES,
     DOUBLED,
     EXPONENTIAL,
     FLOAT32_ANGLES,
@@ -23,7 +24,9 @@ from ...interpreter.dtypes import (
     LOW_DTYPES,
     MEAN,
     MEAN_SQUARE,
+    NARROWED,
     NO_DTYPE_INFO,
+    NUMBER,
     POSITIONS,
     REGION,
     REGION_LEFT,
@@ -31,6 +34,7 @@ from ...interpreter.dtypes import (
     ROUNDED_PROBABILITY,
     ROUNDED_SQUARE,
     SCALED,
+    SCHEDULE,
     SOFTMAX,
     SQUARE,
     SQUARE_SUM,
@@ -48,7 +52,7 @@ from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
 from ..low_parameters import low_dtype_of_modules
-from ..syntax_queries import constant_of_node, find_nodes, holder_of, last_name, receiver_of
+from ..syntax_queries import callee_of, constant_of_node, find_nodes, holder_of, last_name, name_of_data, receiver_of
 from .assumed import names_integers
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import CONSECUTIVE, emit_once
@@ -57,12 +61,26 @@ from .events import CONSECUTIVE, emit_once
 _EXACT, _EXACT_FLOAT16 = 256, 2048
 
 
-def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
-    """Report a variance that is a difference of moments, and the difference of two log-probabilities."""
+#: Names of log-probabilities.
+_LOG_PROBABILITIES = re.compile(r"(?:^|_)log_?(?:p|prob|probabilit(?:y|ie)|likelihood)s?$")
+
+
+def check_difference(
+    interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST, sides: tuple[ast.expr, ast.expr]
+) -> None:
+    """Report a variance that is a difference of moments, and the difference of two log-probabilities.
+
+    Log-probabilities are known by the function that computes them, or by their name. One of them in low precision is
+    enough.
+    """
+    are_logs = all(
+        LOG_PROBABILITY in fact.traits or _LOG_PROBABILITIES.search(name_of_data(side)) is not None
+        for fact, side in zip((left, right), sides, strict=True)
+    )
     if left.is_low and MEAN_SQUARE in left.traits and SQUARE in right.traits:
         how, low = "moments", left
-    elif left.is_low and right.is_low and LOG_PROBABILITY in left.traits & right.traits:
-        how, low = "log-ratio", left
+    elif are_logs and (left.is_low or right.is_low):
+        how, low = "log-ratio", left if left.is_low else right
     elif MEAN_SQUARE in left.traits and ROUNDED_SQUARE in right.traits:
         # A region computes the squares in float32, but of a mean that has the digits of low precision.
         how, low = "moments", DtypeInfo(autocast_state(interp).dtype, frozenset({GUESSED_LOW}))
@@ -94,6 +112,67 @@ def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node:
     for one, other in ((left, right), (right, left)):
         if one.is_low and DOUBLED in one.traits and not other.traits.isdisjoint((SQUARE, SQUARE_SUM)):
             emit_once(interp, e.FragileMath, node, one, how="distance", names={"call": SourceText(node, 60)})
+
+
+def check_noise_level(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
+    """Report one minus a level of a noise schedule in low precision, in which the levels close to one are equal."""
+    if left.dtype == NUMBER and right.is_low and SCHEDULE in right.traits:
+        emit_once(interp, e.FragileMath, node, right, how="schedule", names={"call": SourceText(node)})
+
+
+#: Names of the edges, the sides and the corners of boxes.
+_BOX = re.compile(
+    r"(?:^|_)(?:[xy](?:\d|_?(?:min|max|tl|br|lt|rb))\w?|left|right|top|bottom|width|height|lt|rb|tl|br|wh|[blrt]?box(?:es)?\d?)$"
+)
+
+
+def check_area(interp: Interpreter, area: DtypeInfo, node: ast.AST, sides: tuple[ast.expr, ast.expr]) -> None:
+    """Report the area of boxes in pixels, which exceeds the range of float16 from 256 by 256 pixels on."""
+    if area.may_underflow and all(map(_is_side_of_box, sides)):
+        emit_once(interp, e.FragileMath, node, area, how="area", names={"call": SourceText(node)})
+
+
+def _is_side_of_box(node: ast.expr) -> bool:
+    """Return True for a difference of two edges of a box, also with a lower bound, and for an item of its size."""
+    held = receiver_of(node)
+    if held is not None and last_name(callee_of(node)) in ("clamp", "clamp_min", "clip", "relu", "abs"):
+        return _is_side_of_box(held)
+    match node:
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return all(_BOX.search(name_of_data(edge)) is not None for edge in (left, right))
+        case ast.Subscript():
+            return name_of_data(node) == "wh"
+    return False
+
+
+def check_overwritten_table(interp: Interpreter, node: ast.Assign, value: Value) -> None:
+    """Report a table of an object that a method replaces by its own copy in low precision, for all later calls.
+
+    The constructor must compute the table.
+    """
+    cls, function = interp.state.frame.cls, interp.state.frame.function
+    target, cast = node.targets[0], node.value
+    if cls is None or function is None or function.name in _CASTING_METHODS or not value.dtype_info.is_low:
+        return
+    match target, cast:
+        case (
+            ast.Attribute(value=ast.Name(id="self"), attr=name),
+            ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr=held), attr=method)),
+        ) if name == held and method in _CASTS | _CASTS_TO_LOW:
+            computed = [each for owner, each in cls.assignments.get(name, ()) if owner.name == "__init__"]
+            if any(_is_computed(each) for each in computed):
+                names = {"call": SourceText(cast)}
+                emit_once(interp, e.LowPositions, cast, value.dtype_info, how="table", names=names)
+
+
+#: Methods that are meant to change the dtype of an object.
+_CASTING_METHODS = frozenset("__init__ to half bfloat16 cuda _apply prepare setup".split())
+#: Functions whose results are tables: numbers at equal distances, and their running products.
+_TABLES = frozenset("linspace logspace arange cumprod cumsum tensor as_tensor from_numpy".split())
+
+
+def _is_computed(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.Call) and last_name(part.func) in _TABLES for part in walk(node))
 
 
 def check_angles(interp: Interpreter, angles: DtypeInfo, product: ast.AST, operands: Iterable[DtypeInfo] = ()) -> None:
@@ -291,15 +370,19 @@ def check_island(interp: Interpreter, op: OpCall) -> None:
     """
     regions = interp.state.open_regions
     function = interp.state.frame.function
-    if not (interp.assumed_dtype and regions and regions[-1].enabled is False and op.first_info.is_low):
+    if not (regions and regions[-1].enabled is False and op.first_info.is_low):
         return
-    if REGION in op.first_info.traits or function is None or CAST in op.first_info.traits:
+    # Without an assumption, what an outer region made low counts.
+    if (REGION in op.first_info.traits) == bool(interp.assumed_dtype) or CAST in op.first_info.traits:
+        return
+    if function is None:
         return
     if not interp.project.assumed_dtype and (
         op.base_name not in _PROBABILITY_OPS or not _DTYPE_NAMES.isdisjoint(function.attributes_used())
     ):
         return
-    wide = result_dtype(op.name, op.first_info, AutocastState("on", "cuda", interp.assumed_dtype))
+    state = AutocastState("on", "cuda", interp.assumed_dtype or op.first_info.dtype)
+    wide = result_dtype(op.name, op.first_info, state)
     if wide != "float32" and op.name != _BANNED:
         return
     seen = interp.file_data(_CheckedIslands)
@@ -400,8 +483,8 @@ def scaled_traits(interp: Interpreter, tensor: DtypeInfo, factor: ast.expr) -> t
 
 
 def check_integers(interp: Interpreter, given: DtypeInfo, cast: ast.AST) -> None:
-    """Report a cast to integers of numbers that were scaled in low precision."""
-    if SCALED in given.traits and given.is_low:
+    """Report a cast to integers of numbers that were scaled, or put together, in low precision."""
+    if (SCALED in given.traits and given.is_low) or CODES in given.traits:
         emit_once(interp, e.LowPositions, cast, given, how="integers", names={"call": SourceText(cast)})
 
 
@@ -460,7 +543,7 @@ def check_draws(interp: Interpreter, node: ast.Compare) -> None:
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:
-    """Report a choice of the largest probabilities after their cast to a low dtype."""
-    if ROUNDED_PROBABILITY in op.first_info.traits and op.first_info.is_low:
+    """Report a choice of the largest probabilities, or other float32 values, after their cast to a low dtype."""
+    if op.first_info.traits & {ROUNDED_PROBABILITY, NARROWED} and op.first_info.is_low:
         names = {"call": SourceText(op.node)}
         emit_once(interp, e.FragileMath, op.node, op.first_info, how="ranking", names=names)

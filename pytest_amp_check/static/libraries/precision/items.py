@@ -13,6 +13,7 @@ from ...interpreter.dtypes import (
     NUMBER_INFO,
     POSITIONS,
     SCALAR,
+    SCHEDULE,
     ZEROS,
     DtypeInfo,
 )
@@ -64,7 +65,7 @@ def _is_output(value: Value) -> bool:
 def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
     """Return the dtype info of a buffer that the constructor of the current class registers.
 
-    Only a buffer that holds positions has dtype info.
+    Only a buffer that holds positions, integers or levels of a schedule, or that is low, has dtype info.
     """
     cls = interp.state.frame.cls
     init = cls.methods.get("__init__") if cls is not None else None
@@ -82,7 +83,9 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registering.discard(call)
         if interp.project.assumed_dtype and "freq" in name and not fact.dtype:
             fact = fact.with_traits(FREQUENCIES)
-        dtype = dtype_of_running_module(interp) if fact.dtype not in INTEGERS else ""
+        if fact.is_low or fact.dtype in INTEGERS:
+            return fact
+        dtype = dtype_of_running_module(interp)
         if dtype and all(function.node is not init.node for function in interp.active_functions):
             # A cast of the model casts its buffers, after the constructor.
             cast = DtypeInfo(dtype, fact.traits & {ZEROS})
@@ -91,7 +94,7 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
             )
         # A region leaves buffers in float32.
         is_wide = interp.project.assumed_dtype and interp.assumes_region and fact.dtype == "float32"
-        return fact if is_wide or POSITIONS in fact.traits else NO_DTYPE_INFO
+        return fact if is_wide or fact.traits & {POSITIONS, SCHEDULE} else NO_DTYPE_INFO
     return NO_DTYPE_INFO
 
 

@@ -64,7 +64,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
     state = autocast_state(interp)
     if state.device != "cpu" and any(ON_CPU in fact.traits for fact in operands):
         state = AutocastState("out")
-    product_traits = frozenset({PRODUCT, *([DOUBLED] if any(TWICE in fact.traits for fact in operands) else [])})
+    # A product may be twice another product.
+    is_doubled = any(fact.traits & {TWICE, DOUBLED} for fact in operands)
+    product_traits = frozenset({PRODUCT, *([DOUBLED] if is_doubled else [])})
     if state.mode == "on":
         outer = op == "einsum" and state.device == "cpu"
         # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or

@@ -10,11 +10,13 @@ from ....protocol.source_text import SourceText
 from ...interpreter.dtypes import (
     ANGLES,
     BOUNDED,
+    CODES,
     COMPLEMENT,
     DOUBLED,
     FLOAT32_ANGLES,
     FREQUENCIES,
     GUESSED_LOW,
+    NARROWED,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
@@ -28,6 +30,7 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     TWICE,
     VARIANCE,
+    WHOLE,
     DtypeInfo,
     promote_dtypes,
     result_dtype,
@@ -44,12 +47,14 @@ from .events import emit_once
 from .fragile import (
     STATISTICS,
     check_angles,
+    check_area,
     check_difference,
     check_distance,
     check_draws,
     check_exponential,
     check_frequencies,
     check_late_factor,
+    check_noise_level,
     check_rounded_frequencies,
     check_statistics,
     check_weights,
@@ -163,12 +168,14 @@ def apply_operator(
         check_distance(interp, left, right, node)
     if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):
         # `x - x.detach()` is exactly zero, and exists for its gradient.
-        check_difference(interp, left, right, node)
+        check_difference(interp, left, right, node, sides)
+        check_noise_level(interp, left, right, node)
     made = _apply_linear_operator(op, left, right, kept, sides)
     if op is ast.Mult:
         check_weights(interp, (left, right))
         if made.is_low:
             check_angles(interp, made, node)
+            check_area(interp, made, node, sides)
     if FLOAT32_ANGLES in made.traits:
         check_rounded_frequencies(interp, left, right)
     if not made.dtype and interp.assumed_dtype and not interp.assumes_region:
@@ -207,6 +214,11 @@ def _apply_linear_operator(
         kept = kept - {POSITIONS, FREQUENCIES} | {FLOAT32_ANGLES}
     both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
     either = left.traits | right.traits
+    kept |= either & {NARROWED}
+    if op is ast.Mult and any(
+        one.is_low and (other.dtype == "int" or WHOLE in other.traits) for one, other in ((left, right), (right, left))
+    ):
+        kept |= {CODES}
     if number and op in (ast.Mult, ast.Div) and BOUNDED not in either:
         kept |= either & STATISTICS
     # The epsilon of a module is an attribute of unknown value.

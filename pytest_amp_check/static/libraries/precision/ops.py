@@ -11,6 +11,7 @@ from ....protocol.source_text import SourceText, access_text
 from ...interpreter.dtypes import (
     ANGLES,
     BOUNDED,
+    CODES,
     COMPLEMENT,
     EXP,
     EXP_SUM,
@@ -29,15 +30,18 @@ from ...interpreter.dtypes import (
     POSITIONS,
     REGION,
     ROUNDED,
+    ROUNDED_PROBABILITY,
     ROUNDINGS,
     SCALAR,
     SCALED,
+    SCHEDULE,
     SIGMOID,
     SOFTMAX,
     SQUARE,
     SQUARE_SUM,
     STORED,
     VARIANCE,
+    ZEROS,
     DtypeInfo,
     is_low,
     promote_dtypes,
@@ -84,10 +88,17 @@ from .matmuls import (
 )
 from .operators import apply_operator
 from .parameters import is_assumed_parameter
+from .scattered_sums import check_cumulative_sum, check_indexed_sum
 
 _LOGS = frozenset(("log", "log2", "log10"))
 #: Label of the better formula for a logarithm, by the trait of the argument. The first matching trait decides.
-_LOGS_OF = {EXP_SUM: "logsumexp", COMPLEMENT: "log-complement", SIGMOID: "log-sigmoid", SOFTMAX: "log-softmax"}
+_LOGS_OF = {
+    EXP_SUM: "logsumexp",
+    COMPLEMENT: "log-complement",
+    SIGMOID: "log-sigmoid",
+    SOFTMAX: "log-softmax",
+    ROUNDED_PROBABILITY: "log-softmax",
+}
 #: Reductions, which return a single number without a ``dim`` argument.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
@@ -120,6 +131,7 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if op.name in kernels.NAMES:
         check_kernel(interp, op)
     check_island(interp, op)
+    check_indexed_sum(interp, op)
     check_loss(interp, op.name, op.first_info, op.node, op.tensor_node)
     act = _OPS.get(op.name)
     made = act(interp, op) if act is not None else None
@@ -242,6 +254,7 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
         check_probabilities(interp, op, dtype)
+        check_cumulative_sum(interp, op, dtype)
         # The softmax in float32 still holds the probabilities as they are.
         return DtypeInfo(dtype, frozenset(bounded_traits(op.base_name) if dtype == "float32" else ()))
     state = autocast_state(interp)
@@ -249,7 +262,7 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if state.mode != "on":
         check_softmax(interp, op)
     if op.name.startswith("new_") or op.base_name.endswith("_like"):
-        return DtypeInfo(dtype)
+        return DtypeInfo(dtype, frozenset({ZEROS}) if op.name in ("new_zeros", "zeros_like") else frozenset())
     if op.name in KEEP_TRAITS or (op.base_name == "dropout" and SOFTMAX in first.traits):
         return DtypeInfo(dtype, first.traits, first.trait_node)
     fact = DtypeInfo(dtype, first.traits & (REGION_TRAITS | {SCALAR, *([SCALED] if op.name in ROUNDINGS else [])}))
@@ -274,6 +287,10 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return (EXP_SUM,)
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
         return (SQUARE_SUM,)
+    if op.base_name == "sum" and CODES in op.first_info.traits:
+        return (CODES,)
+    if op.base_name == "cumprod":
+        return (SCHEDULE,)
     if op.base_name in ("var", "std", "var_mean", "std_mean"):
         return (VARIANCE,)
     if op.base_name == "square" and not bounded:

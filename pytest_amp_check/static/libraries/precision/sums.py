@@ -30,6 +30,13 @@ def check_assigned_sum(interp: Interpreter, node: ast.Assign, value: Value) -> N
         if is_first is None:
             return
         first, expression = (expression.body, expression.orelse) if is_first else (expression.orelse, expression.body)
+    if isinstance(expression, ast.Call) and last_name(expression.func) == "lerp":
+        # `torch.lerp(mean, x, b)` and `mean.lerp(x, b)`
+        held = receiver_of(expression)
+        parts = [*([held] if held is not None and find_access_path(held) == name else []), *expression.args]
+        if len(parts) > 1 and find_access_path(parts[0]) == name:
+            _check_running_sum(interp, parts[0], parts[1], node, in_place=False, first=first, average=True)
+        return
     sides = operands_of(expression, ast.Add)
     for old, new in zip(sides, reversed(sides), strict=True):
         factors = operands_of(old, ast.Mult)
@@ -114,9 +121,10 @@ def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
     if target is None or name not in _IN_PLACE_SUMS or not node.args:
         return
     decayed = receiver_of(target)
-    if decayed is not None and name == "add_" and last_name(callee_of(target)) == "mul_":
+    is_average = decayed is not None and name == "add_" and last_name(callee_of(target)) == "mul_"
+    if decayed is not None and is_average:
         target = decayed
-    _check_running_sum(interp, target, node.args[0], node, in_place=True)
+    _check_running_sum(interp, target, node.args[0], node, in_place=True, average=is_average or name == "lerp_")
 
 
 def _check_running_sum(
