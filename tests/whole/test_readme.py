@@ -89,6 +89,15 @@ def test_each_page_has_one_title_and_is_in_the_navigation() -> None:
         assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), name
 
 
+def test_the_documentation_has_the_changelog() -> None:
+    page = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    ((name, line),) = re.findall(r'^--8<-- "(.+):(\d+)"$', page, re.MULTILINE)
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
+    # The page has a title of its own.
+    assert lines[0].startswith("All notable changes")
+    assert [each for each in lines if each.startswith("# ")] == []
+
+
 def test_the_index_for_language_models_has_a_sentence_about_each_page() -> None:
     index = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
     listed = re.findall(r"^- \[(.+)\]\((\S+)\)(?:: (.+))?$", index, re.MULTILINE)
