@@ -390,14 +390,14 @@ class Run:
         __tracebackhide__ = True
         from .measure.dtypes import assert_dtypes
 
-        assert_dtypes(_require_part(self.dtypes, "dtypes"), expected)
+        assert_dtypes(self._require_part(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
         """Fail if float16 rounds too many gradients to zero; see the function ``assert_underflow``."""
         __tracebackhide__ = True
         from .measure.numerics import assert_underflow
 
-        assert_underflow(_require_part(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
+        assert_underflow(self._require_part(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
     def assert_memory(
         self,
@@ -421,7 +421,7 @@ class Run:
         from .measure.memory import assert_memory
 
         assert_memory(
-            _require_part(self.memory, "memory"),
+            self._require_part(self.memory, "memory"),
             peak=peak,
             parameters=parameters,
             gradients=gradients,
@@ -508,6 +508,16 @@ class Run:
 
         return assert_speedup(self._required_replay("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
+    def _require_part(self, collector: Any, option: str) -> Any:
+        """Return the collected data of an option. Raise ValueError with the call to change if the option was off."""
+        __tracebackhide__ = True
+        if collector is None:
+            opened = "record()" if self.replay is None else "run_steps()"
+            if self.baselines is not None:
+                opened = "amp.record()" if self.replay is None else "amp.run()"
+            raise ValueError(f"This run was recorded without its {option}: pass {option}=True to {opened}")
+        return collector
+
     def _required_replay(self, what: str) -> Replay:
         __tracebackhide__ = True
         if self.replay is None:
@@ -521,13 +531,6 @@ class Run:
 def _describe_place(finding: Finding) -> str:
     """Return the location of a finding. In a notebook, the file is the one that shows the location."""
     return finding.site.location_text if finding.cell is None else f"cell {finding.cell}, line {finding.line}"
-
-
-def _require_part(collector: Any, option: str) -> Any:
-    __tracebackhide__ = True
-    if collector is None:
-        raise ValueError(f"This run was recorded without its {option}: pass {option}=True to record()")
-    return collector
 
 
 def _format_scale(scale: float) -> str:

@@ -305,6 +305,20 @@ def test_a_part_that_was_not_recorded(ask: Any, part: str) -> None:
         ask(run)
 
 
+def test_a_part_that_was_not_recorded_with_the_steps() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    run = run_steps(step, [torch.ones(2, 4)])
+    with pytest.raises(ValueError, match=r"pass memory=True to run_steps\(\)"):
+        run.assert_memory(peak="1 GiB")
+
+
 def test_what_has_to_run_again_says_how() -> None:
     run = recorded([False])
     with pytest.raises(ValueError, match=r"amp\.run\(step, batches\)"):
