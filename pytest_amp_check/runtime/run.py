@@ -17,6 +17,7 @@ from ..protocol.finding import Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve_codes, resolve_for_runs
 from ..protocol.severities import ERROR, INFO, WARNING
+from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
 from .record.attach import begin_recording, end_recording
 from .record.cells import find_suppressed_text, locate_finding
@@ -583,9 +584,18 @@ def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
     return explain_nonfinite(nonfinite)
 
 
+def shown_location(site: Site) -> str:
+    """Return a source location for people, with a path that is relative to the working folder if the file is inside."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # a working folder that was removed
+        return site.location_text
+    return site.location_text.removeprefix(os.path.join(folder, ""))
+
+
 def finding_lines(finding: Finding) -> list[str]:
-    lines = [f"{finding.site.location_text}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
-    lines += [f"    {number}. {s.site.location_text}: {s.text}" for number, s in enumerate(finding.trace, 1)]
+    lines = [f"{shown_location(finding.site)}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
+    lines += [f"    {number}. {shown_location(step.site)}: {step.text}" for number, step in enumerate(finding.trace, 1)]
     if finding.severity != INFO:
         lines.append(f"    amp-check explain {finding.code}")
     return lines

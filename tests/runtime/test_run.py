@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import linecache
+import re
 import threading
 import traceback
 import weakref
@@ -309,7 +310,7 @@ def test_a_part_that_was_not_recorded_with_the_steps() -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def step(x: torch.Tensor) -> None:
+    def step(x: Any) -> None:
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
@@ -443,6 +444,23 @@ def test_gradients_that_two_optimizers_hold_are_clipped_for_both() -> None:
             trainer.scaler.step(wrapper)
             trainer.scaler.update()
     assert [finding.code for finding in run.findings] == ["AMP201"]
+
+
+def test_a_file_below_the_working_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step(clip=True)
+    here = Path(__file__)
+    (line,) = {finding.line for finding in run.findings}
+    monkeypatch.chdir(here.parents[1])
+    with pytest.raises(
+        AssertionError, match=rf"\n{re.escape(str(Path('runtime', here.name)))}:{line}: AMP201 "
+    ) as caught:
+        run.assert_no_findings()
+    assert str(here.parent) not in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match=rf"\n{re.escape(str(here))}:{line}: AMP201 "):
+        run.assert_no_findings()
 
 
 def test_an_error_at_the_end_is_kept_from_the_program_too(monkeypatch: pytest.MonkeyPatch) -> None:
