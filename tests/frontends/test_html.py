@@ -522,6 +522,17 @@ def report(browser: Browser, written: str) -> Browser:
     return browser
 
 
+def test_the_page_of_a_short_run_fits_two_screens(browser: Browser, tmp_path: Path) -> None:
+    run = example_run(steps=6, findings=[], memory=None, headroom=None)
+    run["dtypes"]["modules"] = dict.fromkeys(("", "0", "1", "2"), "float16")
+    run["dtypes"]["parameters"] = run["dtypes"]["gradients"] = {"0.weight": "float32", "2.weight": "float32"}
+    run["dtypes"]["ops"] = None
+    browser.view(1920, "light")
+    opened(browser, html.render_report([run]), tmp_path, "#run-1")
+    browser.until(VISIBLE, ["run-1"])
+    assert browser.value("document.documentElement.scrollHeight") <= 2 * 1080
+
+
 VISIBLE = "[...document.querySelectorAll('main > section')].filter(e => e.checkVisibility()).map(e => e.id)"
 #: Visible charts: their ids, and true if a chart has drawn paths no wider than its container.
 CHARTS = (

@@ -106,6 +106,7 @@ def test_a_run_is_read_from_top_to_bottom() -> None:
         *("before scaling", "after scaling"),
         *("rounded to zero in float16", "subnormal in float16", "above 65,504"),
         "Worst modules by underflow",
+        "Parameters by underflow",
         *("rounded to zero", "subnormal", "normal", "above 65,504"),
         "Headroom",
         "The smallest gradient without scaling is about 7.5e-09; float16 holds 6e-8 at least.",

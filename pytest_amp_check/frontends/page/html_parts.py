@@ -106,6 +106,11 @@ def render_not_recorded(argument: str, what: str) -> str:
     return f'<p class="missing">Not recorded: <code>record(model, {argument}=True)</code> shows {what}.</p>'
 
 
+def render_details(summary: str, body: str) -> str:
+    """Return a part that is shown on request, so that the page of a short run fits two screens."""
+    return f"<details><summary>{summary}</summary>{body}</details>"
+
+
 def render_omitted(count: int, what: str) -> str:
     return f'<p class="muted">{count:,} more {what} not shown.</p>' if count > 0 else ""
 
