@@ -73,9 +73,9 @@ def format_github(findings: Iterable[Finding], summary: str, sources: SourceLine
             "endColumn": end_column,
         }
         place = ",".join(f"{key}={_escape_property(str(value))}" for key, value in properties.items())
-        lines.append(
-            f"::{_COMMANDS[finding.severity]} {place}::{_escape_data(_format_cell_prefix(site) + finding.message)}\n"
-        )
+        address = find_rule_page(finding.code)
+        text = _format_cell_prefix(site) + finding.message + (f"\n{address}" if address else "")
+        lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_escape_data(text)}\n")
     if lines and summary:
         lines.append(f"::notice title=amp-check::{_escape_data(summary)}\n")
     return "".join(lines)

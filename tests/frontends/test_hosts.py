@@ -104,12 +104,14 @@ def test_the_address_of_the_documentation_is_that_of_the_distribution(monkeypatc
         assert json.loads(shown("json-lines", finding()))["url"] == address
         (told_of,) = json.loads(shown("rdjson", finding()))["diagnostics"]
         assert told_of["code"] == {"value": "AMP201", "url": address}
+        assert shown("github", finding()).splitlines()[0].endswith(f"::unscale first%0A{address}")
     finally:
         json_formats.find_documentation_url.cache_clear()
 
 
 def test_without_an_address_json_has_no_url() -> None:
     assert [one["url"] for one in json.loads(shown("json", finding()))] == [None]
+    assert shown("github", finding()).splitlines()[0].endswith("::unscale first")
 
 
 def test_junit_is_read_by_a_parser_of_junit(tmp_path: Path) -> None:
