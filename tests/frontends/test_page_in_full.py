@@ -144,8 +144,8 @@ def test_a_run_without_data_says_how_to_record_them() -> None:
         "Not recorded: record(model, numerics=True) shows how large gradients are and what float16 would lose of them.",
         "Memory",
         (
-            "Not recorded: record(model, memory=True) shows the bytes of parameters, gradients, activations and "
-            "optimizer state over time."
+            "Not recorded: record(model, memory=True) or amp-check run --memory shows the bytes of parameters, "
+            "gradients, activations and optimizer state over time."
         ),
         "Dtypes",
         "Not recorded: record(model, dtypes=True) shows the dtype of every module's output, parameters and gradients.",
@@ -217,7 +217,7 @@ def plain(text: str) -> str:
             "run-1",
             [
                 (
-                    "Not recorded: record(model, memory=True) shows the bytes of "
+                    "Not recorded: record(model, memory=True) or amp-check run --memory shows the bytes of "
                     "parameters, gradients, activations and optimizer state over time."
                 )
             ],
