@@ -190,7 +190,7 @@ def language_model_index(made: dict[str, str]) -> str:
     ``made`` are the texts of generated pages, by path from docs.
     """
     listed = re.findall(
-        r"^ +- ([^:]+): ([\w/.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+        r"^ +- ([^:\n]+): ([\w/.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
     )
     lines = [LLMS_HEAD, "## Documentation\n"]
     for title, name in listed:
@@ -208,7 +208,7 @@ def language_model_index(made: dict[str, str]) -> str:
 def first_sentence(text: str) -> str:
     """Return the first sentence of a page below its title, without line ends."""
     paragraph = next(part for part in text.split("\n\n") if part[0].isalnum() or part[0] in "`*[")
-    return re.split(r"(?<=[.:])\s", " ".join(paragraph.split()), maxsplit=1)[0]
+    return re.split(r"(?<=\.)\s", " ".join(paragraph.split()), maxsplit=1)[0]
 
 
 LLMS_HEAD = """\

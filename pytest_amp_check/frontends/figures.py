@@ -35,7 +35,7 @@ CATEGORIES = (
     "other",
 )
 #: Height in pixels of the tallest panel, of each further panel, and of a row of states.
-TALL, SHORT, ROW = 190, 110, 24
+TALL, SHORT, ROW = 110, 90, 24
 
 
 def decimate(values: Sequence[float | None], limit: int) -> list[int]:
@@ -387,7 +387,7 @@ def make_gradients_figure(numerics: Mapping[str, Any]) -> Figure | None:
         "panels": [
             {
                 "title": "share of the values",
-                "height": 250,
+                "height": 180,
                 "y": {
                     "kind": "log",
                     "low": max(smallest * 100, 1e-7) / 2,

@@ -11,7 +11,7 @@ from ..protocol.finding import Finding
 from ..protocol.severities import ERROR, INFO, SEVERITIES, WARNING
 from .finding_text import relative_path
 from .printable import make_visible
-from .rule_text import rule_markdown
+from .rule_text import rule_markdown, short_reason
 from .source_lines import SourceLines
 
 TYPE_CHECKING = False
@@ -73,9 +73,9 @@ def format_github(findings: Iterable[Finding], summary: str, sources: SourceLine
             "endColumn": end_column,
         }
         place = ",".join(f"{key}={_escape_property(str(value))}" for key, value in properties.items())
-        lines.append(
-            f"::{_COMMANDS[finding.severity]} {place}::{_escape_data(_format_cell_prefix(site) + finding.message)}\n"
-        )
+        address = find_rule_page(finding.code)
+        text = _format_cell_prefix(site) + finding.message + (f"\n{address}" if address else "")
+        lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_escape_data(text)}\n")
     if lines and summary:
         lines.append(f"::notice title=amp-check::{_escape_data(summary)}\n")
     return "".join(lines)
@@ -177,7 +177,7 @@ def _make_sarif_rule(code: str) -> dict[str, Any]:
         "id": code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": rule.rationale.strip()},
+        "fullDescription": {"text": short_reason(rule)},
         **address,
         "help": {"text": f"{rule.rationale.strip()}\n\n{rule.fix_advice.strip()}", "markdown": rule_markdown(rule)},
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},

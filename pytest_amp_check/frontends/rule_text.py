@@ -49,7 +49,7 @@ def rule_summary_markdown(rule: Rule, address: str, effect: str = "") -> str:
         f"**{rule.code} {rule.name}** ({rule.severity})",
         rule.summary,
         _describe_effect(effect or rule.effect),
-        _short_reason(rule),
+        short_reason(rule),
         _fence_code(_example_change(rule), "diff"),
         f"**Fix:** {_short_fix(rule)}",
         more,
@@ -111,7 +111,7 @@ def short_rule_markdown(rule: Rule) -> str:
         rule.summary,
         _describe_use(rule),
         _describe_effect(rule.effect),
-        textwrap.fill(_short_reason(rule), _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False),
+        textwrap.fill(short_reason(rule), _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False),
         "## Change",
         _fence_code(_example_change(rule), "diff"),
         "## Fix",
@@ -132,8 +132,8 @@ def _describe_effect(effect: str) -> str:
     return f"**Effect:** {effect}."
 
 
-def _short_reason(rule: Rule) -> str:
-    """Return the first sentences of the reason."""
+def short_reason(rule: Rule) -> str:
+    """Return the first sentences of the reason, which are a few hundred characters."""
     import re
 
     reason = rule.rationale.split("\n\n")[0].replace("\n", " ").strip()

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.severities import INFO
-from ..runtime.run import record
+from ..runtime.run import record, shown_location
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ class MonitoredTraining:
         logger = logging.getLogger(LOGGER)
         for finding in ended.run.findings:
             level = logging.INFO if finding.severity == INFO else logging.WARNING
-            logger.log(level, "%s: %s %s", finding.site.location_text, finding.code, finding.message)
+            logger.log(level, "%s: %s %s", shown_location(finding.site), finding.code, finding.message)
 
     def take_figures(self) -> dict[str, float]:
         """Return the loss scale, and the number of skipped steps since the last call; {} without a step since then.

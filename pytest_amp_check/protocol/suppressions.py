@@ -27,8 +27,10 @@ UNUSED = "AMP902"
 
 # Patterns are compiled only for a matching comment, which is rare. Compiling both takes 3 ms.
 _HASH = r"(?:^|(?<=\s))#+\s*"
-#: Codes without brackets also form a list. As the reason of a blanket suppression, the codes would suppress far more.
-_LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
+#: Codes and names without brackets also form a list. As the reason of a blanket suppression, they would suppress far
+#: more.
+_WORD = rf"(?:AMP[0-9]+|{'|'.join(rule.name for rule in RULES.values())})(?![\w-])"
+_LIST = rf"(?:\s*\[([^\]#]*)\]?|(?:\s*[:,]|\s+-+)?\s*((?i:{_WORD}(?:[,\s]+{_WORD})*)))?"
 #: A list in other brackets is another form: as the reason of a blanket suppression, it would suppress far more.
 _PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-]|\s*[({<=])" + _LIST
 _RANGE = _HASH + r"amp:\s*(disable|enable)\s*\[([^\]#]*)\]"
@@ -321,12 +323,13 @@ def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | 
     """
     for match in re.finditer(_OTHER_FORM, comment):
         tool, verb, rest = match.groups()
-        if tool == "amp" and verb in ("ignore", "ignore-file") and rest[:1] not in tuple("({<="):
+        is_joined = comment[match.end(2) : match.end(2) + 1] == "-"
+        if tool == "amp" and verb in ("ignore", "ignore-file") and rest[:1] not in tuple("({<=") and not is_joined:
             continue
         if tool == "amp" and verb in ("disable", "enable") and rest[:1] == "[" and "]" in rest:
             continue
         known = verb.startswith("ignor") or verb in ("noqa", "disable", "enable")
-        if not (re.match(r"$|[\[(:]|[{<=]?\s*AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
+        if not (re.match(r"$|[\[(:]|[{<=-]?\s*AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
             continue
         codes = ", ".join(re.findall(r"AMP\d+", rest)) or "CODE"
         form = verb if verb in ("ignore-file", "disable", "enable") else "ignore"

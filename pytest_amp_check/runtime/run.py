@@ -17,6 +17,7 @@ from ..protocol.finding import Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve_codes, resolve_for_runs
 from ..protocol.severities import ERROR, INFO, WARNING
+from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
 from .record.attach import begin_recording, end_recording
 from .record.cells import find_suppressed_text, locate_finding
@@ -390,14 +391,14 @@ class Run:
         __tracebackhide__ = True
         from .measure.dtypes import assert_dtypes
 
-        assert_dtypes(_require_part(self.dtypes, "dtypes"), expected)
+        assert_dtypes(self._require_part(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
         """Fail if float16 rounds too many gradients to zero; see the function ``assert_underflow``."""
         __tracebackhide__ = True
         from .measure.numerics import assert_underflow
 
-        assert_underflow(_require_part(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
+        assert_underflow(self._require_part(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
     def assert_memory(
         self,
@@ -421,7 +422,7 @@ class Run:
         from .measure.memory import assert_memory
 
         assert_memory(
-            _require_part(self.memory, "memory"),
+            self._require_part(self.memory, "memory"),
             peak=peak,
             parameters=parameters,
             gradients=gradients,
@@ -508,6 +509,16 @@ class Run:
 
         return assert_speedup(self._required_replay("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
+    def _require_part(self, collector: Any, option: str) -> Any:
+        """Return the collected data of an option. Raise ValueError with the call to change if the option was off."""
+        __tracebackhide__ = True
+        if collector is None:
+            opened = "record()" if self.replay is None else "run_steps()"
+            if self.baselines is not None:
+                opened = "amp.record()" if self.replay is None else "amp.run()"
+            raise ValueError(f"This run was recorded without its {option}: pass {option}=True to {opened}")
+        return collector
+
     def _required_replay(self, what: str) -> Replay:
         __tracebackhide__ = True
         if self.replay is None:
@@ -521,13 +532,6 @@ class Run:
 def _describe_place(finding: Finding) -> str:
     """Return the location of a finding. In a notebook, the file is the one that shows the location."""
     return finding.site.location_text if finding.cell is None else f"cell {finding.cell}, line {finding.line}"
-
-
-def _require_part(collector: Any, option: str) -> Any:
-    __tracebackhide__ = True
-    if collector is None:
-        raise ValueError(f"This run was recorded without its {option}: pass {option}=True to record()")
-    return collector
 
 
 def _format_scale(scale: float) -> str:
@@ -580,9 +584,18 @@ def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
     return explain_nonfinite(nonfinite)
 
 
+def shown_location(site: Site) -> str:
+    """Return a source location for people, with a path that is relative to the working folder if the file is inside."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # a working folder that was removed
+        return site.location_text
+    return site.location_text.removeprefix(os.path.join(folder, ""))
+
+
 def finding_lines(finding: Finding) -> list[str]:
-    lines = [f"{finding.site.location_text}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
-    lines += [f"    {number}. {s.site.location_text}: {s.text}" for number, s in enumerate(finding.trace, 1)]
+    lines = [f"{shown_location(finding.site)}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"]
+    lines += [f"    {number}. {shown_location(step.site)}: {step.text}" for number, step in enumerate(finding.trace, 1)]
     if finding.severity != INFO:
         lines.append(f"    amp-check explain {finding.code}")
     return lines

@@ -268,6 +268,19 @@ def test_runs_and_recordings_know_what_happened(pytester: pytest.Pytester) -> No
     ).assert_outcomes(passed=1)
 
 
+def test_what_was_not_recorded_names_the_call_that_recorded(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        "def test_it(amp):\n"
+        "    step, data = trainer(amp), batches(amp)\n"
+        "    with pytest.raises(ValueError, match=r'without its memory: pass memory=True to amp.run\\(\\)'):\n"
+        "        amp.run(step, data).assert_memory(peak='1 GiB')\n"
+        "    with amp.record() as other:\n        step(data[0])\n"
+        "    with pytest.raises(ValueError, match=r'without its dtypes: pass dtypes=True to amp.record\\(\\)'):\n"
+        "        other.assert_dtypes({'loss': 'float32'})\n",
+    ).assert_outcomes(passed=1)
+
+
 def test_what_cannot_be_decided_here_is_skipped(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

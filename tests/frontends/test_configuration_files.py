@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -15,6 +16,7 @@ from warm import run_command, warm_python
 
 from pytest_amp_check import __version__
 from pytest_amp_check.frontends.options.files import parse_toml
+from pytest_amp_check.frontends.options.schema import make_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules of the checker of schemas, which take longer to load than a check.
@@ -286,6 +288,27 @@ class TestSchema:
         group = "validate_pyproject.tool_schema"
         make = EntryPoint("amp-check", declared[group]["amp-check"], group).load()
         assert json.loads(json.dumps(make("amp-check"))) == json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+    @pytest.mark.parametrize(
+        ("table", "refused"),
+        [
+            ({"select": ["AMP2"], "severity": {"AMP201": "info"}, "jobs": 2}, None),
+            ({"select": ["AMP999"]}, "`tool.amp-check.select[0]` must be"),
+            ({"severity": {"AMP2": "eror"}}, "`tool.amp-check.severity.AMP2` must be"),
+            ({"jobs": "many"}, "`tool.amp-check.jobs` must be"),
+        ],
+    )
+    def test_validate_pyproject_applies_it(self, table: dict[str, object], refused: str | None) -> None:
+        api = pytest.importorskip("validate_pyproject.api")
+        plugins = pytest.importorskip("validate_pyproject.plugins")
+        validate = api.Validator(plugins=[plugins.PluginWrapper("amp-check", make_schema)])
+        written = {"project": {"name": "x", "version": "1"}, "tool": {"amp-check": table}}
+        if refused is None:
+            validate(written)
+            return
+        with pytest.raises(Exception, match=re.escape(refused)) as raised:
+            validate(written)
+        assert type(raised.value).__name__ == "ValidationError"
 
 
 class TestClean:

@@ -183,7 +183,7 @@ def test_sarif() -> None:
         "id": "AMP201",
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": rule.rationale.strip()},
+        "fullDescription": {"text": rule_text.short_reason(rule)},
         "help": {
             "text": f"{rule.rationale.strip()}\n\n{rule.fix_advice.strip()}",
             "markdown": rule_text.rule_markdown(rule),

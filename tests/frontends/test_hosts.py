@@ -79,6 +79,16 @@ def test_sarif_keeps_to_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(validator.iter_errors({**log, "version": "2.2"}))
 
 
+def test_the_texts_of_a_rule_are_as_long_as_github_takes_them() -> None:
+    # https://docs.github.com/en/code-security/code-scanning/integrating-with-code-scanning/sarif-support-for-code-scanning
+    findings = [Finding(code, rule.name, "error", "m", finding().site) for code, rule in RULES.items()]
+    rules = json.loads(shown("sarif", *findings))["runs"][0]["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == sorted(RULES)
+    for limit, key in ((255, "name"), (1024, "shortDescription"), (1024, "fullDescription")):
+        texts = {rule["id"]: rule[key] if key == "name" else rule[key]["text"] for rule in rules}
+        assert [code for code, text in texts.items() if not 0 < len(text) <= limit] == []
+
+
 def test_the_address_of_the_documentation_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     from email.message import Message
 
@@ -94,12 +104,14 @@ def test_the_address_of_the_documentation_is_that_of_the_distribution(monkeypatc
         assert json.loads(shown("json-lines", finding()))["url"] == address
         (told_of,) = json.loads(shown("rdjson", finding()))["diagnostics"]
         assert told_of["code"] == {"value": "AMP201", "url": address}
+        assert shown("github", finding()).splitlines()[0].endswith(f"::unscale first%0A{address}")
     finally:
         json_formats.find_documentation_url.cache_clear()
 
 
 def test_without_an_address_json_has_no_url() -> None:
     assert [one["url"] for one in json.loads(shown("json", finding()))] == [None]
+    assert shown("github", finding()).splitlines()[0].endswith("::unscale first")
 
 
 def test_junit_is_read_by_a_parser_of_junit(tmp_path: Path) -> None:

@@ -225,8 +225,9 @@ def test_the_dtype_map_folds_layers_that_are_alike() -> None:
 def test_what_was_not_recorded_is_one_line_that_says_how() -> None:
     shown = page(bare_run()).text("run-1")
     assert "No AMP mistakes were found in this run." in shown
-    for argument in ("numerics", "memory", "dtypes"):
-        assert shown.count(f"Not recorded: record(model, {argument}=True) shows ") == 1
+    # The command records the other parts anyway.
+    for argument, command in (("numerics", ""), ("memory", " or amp-check run --memory"), ("dtypes", "")):
+        assert shown.count(f"Not recorded: record(model, {argument}=True){command} shows ") == 1
 
 
 def test_runs_in_which_nothing_happened() -> None:
@@ -520,6 +521,17 @@ def report(browser: Browser, written: str) -> Browser:
         browser.view(360, "dark")
         browser.open(written)
     return browser
+
+
+def test_the_page_of_a_short_run_fits_two_screens(browser: Browser, tmp_path: Path) -> None:
+    run = example_run(steps=6, findings=[], memory=None, headroom=None)
+    run["dtypes"]["modules"] = dict.fromkeys(("", "0", "1", "2"), "float16")
+    run["dtypes"]["parameters"] = run["dtypes"]["gradients"] = {"0.weight": "float32", "2.weight": "float32"}
+    run["dtypes"]["ops"] = None
+    browser.view(1920, "light")
+    opened(browser, html.render_report([run]), tmp_path, "#run-1")
+    browser.until(VISIBLE, ["run-1"])
+    assert browser.value("document.documentElement.scrollHeight") <= 2 * 1080
 
 
 VISIBLE = "[...document.querySelectorAll('main > section')].filter(e => e.checkVisibility()).map(e => e.id)"

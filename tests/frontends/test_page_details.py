@@ -443,7 +443,7 @@ def test_the_chart_of_steps_in_full() -> None:
     drawn = found.data["run-1-steps-data"]
     assert drawn["x"] == {"title": "optimizer step", "word": "step", "low": 0, "high": 3, "last": 2}
     scale, states, loss, norm = drawn["panels"]
-    assert (scale["height"], scale["y"]) == (190, {"kind": "power", "low": 12, "high": 17})
+    assert (scale["height"], scale["y"]) == (110, {"kind": "power", "low": 12, "high": 17})
     assert scale["data"] == [
         {"kind": "step", "name": "scale", "x": [0, 1, 2, 3], "y": [16, 15, 14, 13], "colour": "var(--line-0)"},
         {
@@ -478,7 +478,7 @@ def test_the_chart_of_steps_in_full() -> None:
         "colour": "var(--bad)",
         "words": [0, 0],
     }
-    assert (loss["title"], loss["height"]) == ("loss", 110)
+    assert (loss["title"], loss["height"]) == ("loss", 90)
     assert loss["data"][0] | {"y": []} == {
         "kind": "line",
         "name": "loss",
@@ -636,7 +636,7 @@ def test_the_chart_of_magnitudes_in_full() -> None:
         "columns": [[-34, "0"], [25, "inf"], [33, "NaN"]],
     }
     (shown,) = drawn["panels"]
-    assert (shown["title"], shown["height"]) == ("share of the values", 250)
+    assert (shown["title"], shown["height"]) == ("share of the values", 180)
     assert shown["marks"] == [[-25, "2⁻²⁵"], [-14, "2⁻¹⁴"], [16, "65,504"]]
     assert shown["bands"] == [
         {"from": -31, "to": -25, "colour": "var(--band-lost)"},

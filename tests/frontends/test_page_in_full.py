@@ -106,6 +106,7 @@ def test_a_run_is_read_from_top_to_bottom() -> None:
         *("before scaling", "after scaling"),
         *("rounded to zero in float16", "subnormal in float16", "above 65,504"),
         "Worst modules by underflow",
+        "Parameters by underflow",
         *("rounded to zero", "subnormal", "normal", "above 65,504"),
         "Headroom",
         "The smallest gradient without scaling is about 7.5e-09; float16 holds 6e-8 at least.",
@@ -143,8 +144,8 @@ def test_a_run_without_data_says_how_to_record_them() -> None:
         "Not recorded: record(model, numerics=True) shows how large gradients are and what float16 would lose of them.",
         "Memory",
         (
-            "Not recorded: record(model, memory=True) shows the bytes of parameters, gradients, activations and "
-            "optimizer state over time."
+            "Not recorded: record(model, memory=True) or amp-check run --memory shows the bytes of parameters, "
+            "gradients, activations and optimizer state over time."
         ),
         "Dtypes",
         "Not recorded: record(model, dtypes=True) shows the dtype of every module's output, parameters and gradients.",
@@ -216,7 +217,7 @@ def plain(text: str) -> str:
             "run-1",
             [
                 (
-                    "Not recorded: record(model, memory=True) shows the bytes of "
+                    "Not recorded: record(model, memory=True) or amp-check run --memory shows the bytes of "
                     "parameters, gradients, activations and optimizer state over time."
                 )
             ],

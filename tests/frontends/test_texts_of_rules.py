@@ -76,3 +76,11 @@ def test_the_problem_of_each_example_fits_into_a_line() -> None:
     }
     assert len(problems) > 150
     assert [problem for problem in sorted(problems) if len(problem) > LONGEST] == []
+
+
+def test_the_problem_of_each_message_fits_into_a_line() -> None:
+    problems = {
+        label: kind.message.partition(": ")[0] for rule in RULES.values() for label, kind in rule.violations.items()
+    }
+    assert len(problems) > 300
+    assert {label: len(problem) for label, problem in problems.items() if len(problem) > LONGEST} == {}

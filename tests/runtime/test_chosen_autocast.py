@@ -175,7 +175,8 @@ def test_a_backward_that_recomputes_in_another_dtype(context: str, call: str, li
     assert [finding.line for finding in findings] == lines
     for finding in findings:
         assert finding.message.startswith(
-            "`Recomputed` enters autocast of bfloat16 in the backward pass, but the forward pass ran in float16"
+            "The backward of `Recomputed` recomputes other values, because it runs in bfloat16 and the forward "
+            "ran in float16"
         )
 
 

@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import linecache
+import re
 import threading
 import traceback
 import weakref
@@ -305,6 +306,20 @@ def test_a_part_that_was_not_recorded(ask: Any, part: str) -> None:
         ask(run)
 
 
+def test_a_part_that_was_not_recorded_with_the_steps() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    run = run_steps(step, [torch.ones(2, 4)])
+    with pytest.raises(ValueError, match=r"pass memory=True to run_steps\(\)"):
+        run.assert_memory(peak="1 GiB")
+
+
 def test_what_has_to_run_again_says_how() -> None:
     run = recorded([False])
     with pytest.raises(ValueError, match=r"amp\.run\(step, batches\)"):
@@ -429,6 +444,23 @@ def test_gradients_that_two_optimizers_hold_are_clipped_for_both() -> None:
             trainer.scaler.step(wrapper)
             trainer.scaler.update()
     assert [finding.code for finding in run.findings] == ["AMP201"]
+
+
+def test_a_file_below_the_working_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step(clip=True)
+    here = Path(__file__)
+    (line,) = {finding.line for finding in run.findings}
+    monkeypatch.chdir(here.parents[1])
+    with pytest.raises(
+        AssertionError, match=rf"\n{re.escape(str(Path('runtime', here.name)))}:{line}: AMP201 "
+    ) as caught:
+        run.assert_no_findings()
+    assert str(here.parent) not in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match=rf"\n{re.escape(str(here))}:{line}: AMP201 "):
+        run.assert_no_findings()
 
 
 def test_an_error_at_the_end_is_kept_from_the_program_too(monkeypatch: pytest.MonkeyPatch) -> None:

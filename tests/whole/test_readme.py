@@ -89,6 +89,27 @@ def test_each_page_has_one_title_and_is_in_the_navigation() -> None:
         assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), name
 
 
+def test_the_documentation_has_the_changelog() -> None:
+    page = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    ((name, line),) = re.findall(r'^--8<-- "(.+):(\d+)"$', page, re.MULTILINE)
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
+    # The page has a title of its own.
+    assert lines[0].startswith("All notable changes")
+    assert [each for each in lines if each.startswith("# ")] == []
+
+
+def test_the_index_for_language_models_has_a_sentence_about_each_page() -> None:
+    index = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[(.+)\]\((\S+)\)(?:: (.+))?$", index, re.MULTILINE)
+    assert len(listed) == index.count("\n- ") == index.count("](")
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    # The lists of rules and messages are sections of the index.
+    assert sorted(name for _, name, _ in listed) == sorted(pages - {"rules.md", "messages.md"})
+    sentences = {name: sentence for _, name, sentence in listed if not name.startswith("messages/")}
+    assert [name for name, sentence in sentences.items() if not sentence.endswith(".")] == []
+    assert ("Python API", "api.md") in [(title, name) for title, name, _ in listed]
+
+
 def test_the_site_has_the_address_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Callable[[str], str] = MAKER["site_configuration"]
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

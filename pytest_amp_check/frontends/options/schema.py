@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: The draft that validate-pyproject requires.
 DIALECT = "http://json-schema.org/draft-07/schema#"
-#: A name, not an address.
-SCHEMA_ID = "urn:pytest-amp-check:configuration"
+#: A name, not an address. Below a URN, validate-pyproject resolves no reference and fails for every project.
+SCHEMA_ID = "https://pytest-amp-check.invalid/amp-check.schema.json"
 _RULES = {"$ref": "#/definitions/rules"}
 _TEXT = {"type": "string", "minLength": 1}
 _TEXTS = {"type": "array", "items": {"type": "string"}}

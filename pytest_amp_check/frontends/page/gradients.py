@@ -65,7 +65,7 @@ def render_section(ident: str, run: Mapping[str, Any]) -> str:
     ]
     rest = html_parts.render_table("Other gradient values", ("Other values, counted", ">Before", ">After"), counted)
     parameters = _render_parameters(numerics["parameters"], numerics)
-    return f"<p>{words}</p>{chart}{table}{rest}{_render_modules(run)}{parameters}"
+    return f'<p>{words}</p>{chart}<div class="beside">{table}{rest}</div>{_render_modules(run)}{parameters}'
 
 
 def _count_band(counts: Mapping[str, Any], key: str) -> int:
@@ -109,10 +109,8 @@ def _render_modules(run: Mapping[str, Any]) -> str:
     ]
     head = ("Module", ">Rounded to zero without scaling", ">With scaling")
     rest = html_parts.render_omitted(len(worst) - NEAREST, "modules that lose less are")
-    return (
-        f"<h4>Worst modules by "
-        f"underflow</h4>{html_parts.render_table('Worst modules by underflow', head, rows, 'tall')}{rest}"
-    )
+    table = html_parts.render_table("Worst modules by underflow", head, rows, "tall")
+    return html_parts.render_details("Worst modules by underflow", f"{table}{rest}")
 
 
 def _render_parameters(parameters: Mapping[str, Any], numerics: Mapping[str, Any]) -> str:
@@ -141,10 +139,9 @@ def _render_parameters(parameters: Mapping[str, Any], numerics: Mapping[str, Any
         ">inf, NaN",
     )
     legend = html_parts.render_legend([(name, colour) for _, name, colour in BANDS])
-    return (
-        f"{html_parts.render_table('Parameters by underflow', head, rows, 'full tall')}{legend}"
-        f"{html_parts.render_omitted(len(names) - html_parts.ROWS, 'parameters that lose less are')}"
-    )
+    table = html_parts.render_table("Parameters by underflow", head, rows, "full tall")
+    rest = html_parts.render_omitted(len(names) - html_parts.ROWS, "parameters that lose less are")
+    return html_parts.render_details("Parameters by underflow", f"{table}{legend}{rest}")
 
 
 def render_headroom(run: Mapping[str, Any]) -> str:
@@ -172,7 +169,8 @@ def render_headroom(run: Mapping[str, Any]) -> str:
         else f"<p>The smallest gradient without scaling is about {2.0**smallest:.2g}; float16 holds 6e-8 at least.</p>"
     )
     if not rows:
-        return f'<h3>Headroom</h3>{words}<p class="missing">No module was called.</p>'
+        # No module was called.
+        return words
     columns = ("Module", "What", ">Greatest", ">Of 65,504", ">Doublings left", "Of what float16 holds")
     label = "Greatest magnitudes beside the most that float16 holds"
     return (

@@ -102,8 +102,15 @@ def render_chart(ident: str, figure: figures.Figure, label: str, after: str = ""
     )
 
 
-def render_not_recorded(argument: str, what: str) -> str:
-    return f'<p class="missing">Not recorded: <code>record(model, {argument}=True)</code> shows {what}.</p>'
+def render_not_recorded(argument: str, what: str, flag: str = "") -> str:
+    """Render what to pass to a recording. ``flag`` does the same for the command, which records other parts anyway."""
+    ways = f"<code>record(model, {argument}=True)</code>" + (f" or <code>amp-check run {flag}</code>" if flag else "")
+    return f'<p class="missing">Not recorded: {ways} shows {what}.</p>'
+
+
+def render_details(summary: str, body: str) -> str:
+    """Return a part that is shown on request, so that the page of a short run fits two screens."""
+    return f"<details><summary>{summary}</summary>{body}</details>"
 
 
 def render_omitted(count: int, what: str) -> str:

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 def render_section(ident: str, run: Mapping[str, Any], limit: int) -> str:
     memory = run["memory"]
     if memory is None:
-        return html_parts.render_not_recorded(
-            "memory", "the bytes of parameters, gradients, activations and optimizer state over time"
-        )
+        what = "the bytes of parameters, gradients, activations and optimizer state over time"
+        return html_parts.render_not_recorded("memory", what, "--memory")
     peak, budget = memory["peak"]["total"], memory["budget"]
     words = f"{charts.describe_size(peak)} at the peak"
     if budget is not None:

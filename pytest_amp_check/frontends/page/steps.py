@@ -77,7 +77,7 @@ def _render_states(run: Mapping[str, Any]) -> str:
     legend = html_parts.render_legend(
         [(f"{state.upper()}: {words}", colour) for state, (words, colour) in figures.STATES.items() if state in seen]
     )
-    return f"<h4>What the gradients went through</h4>{table}{legend}"
+    return html_parts.render_details("What the gradients went through", f"{table}{legend}")
 
 
 def _render_state_path(states: tuple[str, ...]) -> str:
@@ -107,10 +107,8 @@ def _render_scale_changes(series: Mapping[str, list[tuple[int, float]]]) -> str:
     table = html_parts.render_table(
         "Changes of the loss scale", (">From step", "Scaler", ">Scale"), rows[: html_parts.ROWS], "tall"
     )
-    return (
-        f"<details><summary>Changes of the loss scale</summary>{table}"
-        f"{html_parts.render_omitted(len(rows) - html_parts.ROWS, 'are')}</details>"
-    )
+    rest = html_parts.render_omitted(len(rows) - html_parts.ROWS, "are")
+    return html_parts.render_details("Changes of the loss scale", f"{table}{rest}")
 
 
 def _render_skipped_steps(run: Mapping[str, Any], total: int) -> str:
@@ -124,10 +122,7 @@ def _render_skipped_steps(run: Mapping[str, Any], total: int) -> str:
         for step in steps[: html_parts.ROWS]
     ]
     table = html_parts.render_table("Skipped steps", (">Step", "Optimizer", ">Scale", "Where"), rows, "tall")
-    return (
-        f"<details><summary>Skipped "
-        f"steps</summary>{table}{html_parts.render_omitted(total - len(rows), 'are')}</details>"
-    )
+    return html_parts.render_details("Skipped steps", f"{table}{html_parts.render_omitted(total - len(rows), 'are')}")
 
 
 def _format_scale_change(step: Mapping[str, Any]) -> str:

@@ -96,8 +96,8 @@ RULE = Rule(
             any_precision=True,
         ),
         "window:unused": ViolationKind(
-            "`{engine}` divides losses by `{parameter}`, but no `{engine}.accumulate()` begins a window, so each "
-            "micro-batch steps with its share: run micro-batches in `with {engine}.accumulate(model):`",
+            "`{engine}` divides losses by `{parameter}`, but no `{engine}.accumulate()` begins a window, so gradients "
+            "are too small: run micro-batches in `with {engine}.accumulate(model):`",
             WARNING,
             effect="each micro-batch steps with a k-th of its gradient: SGD learns at a k-th of its rate; no error",
             certainty=Certainty(

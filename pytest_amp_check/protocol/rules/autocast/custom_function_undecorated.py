@@ -56,8 +56,8 @@ RULE = Rule(
         ),
         # Reported by the recorder only.
         "function:recomputed": ViolationKind(
-            "`{function}` enters autocast of {dtype} in the backward pass, but the forward pass ran in {forward}, so "
-            "it recomputes other values: decorate `forward` with `torch.amp.custom_fwd` and `backward` with "
+            "The backward of `{function}` recomputes other values, because it runs in {dtype} and the forward ran in "
+            "{forward}: decorate `forward` with `torch.amp.custom_fwd` and `backward` with "
             "`torch.amp.custom_bwd`, or pass the forward's `torch.get_autocast_dtype()` as `dtype`",
             effect="gradients belong to other values than the forward's, so they are inexact; no error",
         ),

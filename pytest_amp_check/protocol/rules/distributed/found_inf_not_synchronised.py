@@ -57,7 +57,7 @@ RULE = Rule(
         ),
         "update@ranks": ViolationKind(
             "`{scaler}` ended with {states}, so ranks scale their losses differently, and averaged gradients are "
-            "divided by a wrong scale: give each rank as many batches, or set one scale on all ranks after `join()`",
+            "wrong: give each rank as many batches, or set one scale on all ranks after `join()`",
             effect="averaged gradients are divided by a wrong scale, so updates are too large or too small; no error",
         ),
     },

@@ -26,20 +26,20 @@ RULE = Rule(
     event_checks={NotFinite: _check_not_finite},
     violations={
         "not-finite:overflow": ViolationKind(
-            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because {reason}{buffers}: compute it in float32, or make its operands smaller"
+            "`{op}` in {where} produces the first non-finite value in step {step} ({values}), because "
+            "{reason}{buffers}: compute it in float32, or make its operands smaller"
         ),
         "not-finite:domain": ViolationKind(
-            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because it is {reason}{buffers}: bound its operand, or add an epsilon that the dtype can represent"
+            "`{op}` in {where} produces the first non-finite value in step {step} ({values}), because it is "
+            "{reason}{buffers}: bound its operand, or add an epsilon that the dtype can represent"
         ),
         "not-finite:alignment": ViolationKind(
             "`{op}` in {where} is infinite in step {step}, because a target is longer than its input can "
             "produce{buffers}: pass `zero_infinity=True`, or leave out such samples"
         ),
         "not-finite:no-alignment": ViolationKind(
-            "`{call}` is infinite for every sample of the first {count} batches, because targets are longer than "
-            "their inputs, and `zero_infinity` hides it: shorten the inputs less, or leave out such samples",
+            "`{call}` is infinite for every sample of the first {count} batches (long targets), and `zero_infinity` "
+            "hides it: shorten the inputs less, or leave out such samples",
             effect="these samples train nothing, and the loss does not show it",
         ),
         "not-finite:mask": ViolationKind(
@@ -82,8 +82,8 @@ RULE = Rule(
             precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:underflow": ViolationKind(
-            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because it is {reason}{buffers}: compute both in float32"
+            "`{op}` in {where} produces the first non-finite value in step {step} ({values}), because it is "
+            "{reason}{buffers}: compute both in float32"
         ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
@@ -96,8 +96,8 @@ RULE = Rule(
             effect="every later step that reads it is NaN",
         ),
         "not-finite:gradient": ViolationKind(
-            "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
-            "({values}), because {reason}: compute it in float32, or bound its operands"
+            "The gradient of `{op}` in {where} is the first non-finite value of step {step} ({values}), because "
+            "{reason}: compute it in float32, or bound its operands"
         ),
         "not-finite:hidden": ViolationKind(
             "`{op}` overflows float16 in step {step}, and a division by its infinity (line {line}) hides it as zero: "

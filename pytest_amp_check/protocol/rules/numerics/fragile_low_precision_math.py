@@ -92,8 +92,8 @@ RULE = Rule(
             effect="small distances are far off (47 % in the median in bfloat16); no error",
         ),
         "fragile:gradient-norm": ViolationKind(
-            "`{call}` keeps a norm in the dtype of the gradients, where float16 overflows and the norms of all "
-            "parameters add up inexactly: pass `dtype=torch.float32`",
+            "`{call}` keeps a norm in the gradients' dtype, where float16 overflows and sums of norms are inexact: "
+            "pass `dtype=torch.float32`",
             effect=(
                 "the norm is inexact; in float16 it is infinite above 65504, and clipped gradients are then zero or NaN"
             ),
@@ -137,8 +137,8 @@ RULE = Rule(
             effect="all values of a vector are off by a common factor (0.15 % in bfloat16); no error",
         ),
         "fragile:exponent": ViolationKind(
-            "`{call}` takes the exponential of a parameter that is stored in low precision, whose rounding becomes a "
-            "relative error of the result: call `.float()` on the parameter first",
+            "`{call}` takes the exponential of a parameter in low precision, so its rounding becomes a relative error: "
+            "call `.float()` on the parameter first",
             INFO,
             effect="rates are off by up to 0.7 % in bfloat16, 0.1 % in float16 (exponents up to 2.8); no error",
         ),

@@ -108,8 +108,8 @@ RULE = Rule(
             certainty=Certainty(is_possible=True, assumption="the model is trained again after the cast back"),
         ),
         "parameter:computed": ViolationKind(
-            "`{call}` makes a trained parameter in the {dtype} of the layer that it is computed from, where small "
-            "updates round to nothing: compute it from `.float()`",
+            "`{call}` makes a trained parameter in the {dtype} of the layer it is computed from, where small updates "
+            "vanish: compute it from `.float()`",
             INFO,
         ),
         "parameter:saved": ViolationKind(

@@ -45,8 +45,8 @@ RULE = Rule(
             exemption="another-scaler",
         ),
         "update@each": ViolationKind(
-            "`{scaler}.update()` runs for each optimizer of `{iterable}`, so it changes the scale while the next ones "
-            "still hold gradients of the old scale: move this statement to after the loop",
+            "`{scaler}.update()` runs for each optimizer of `{iterable}`, so the next ones divide by a changed scale: "
+            "move this statement to after the loop",
             certainty=Certainty(is_possible=True, assumption="`{iterable}` holds several optimizers"),
         ),
         "update@new-scale": ViolationKind(

@@ -57,8 +57,8 @@ RULE = Rule(
             any_precision=True,
         ),
         "backward@leftover": ViolationKind(
-            "Gradients that an earlier loss, of another optimizer, has left in the parameters of `{optimizer}` are "
-            "stepped with those of this backward: write `{optimizer}.zero_grad()` in the line before this one",
+            "The step of `{optimizer}` also applies gradients that an earlier loss, of another optimizer, left in its "
+            "parameters: write `{optimizer}.zero_grad()` in the line before this one",
             WARNING,
             effect="the step also applies gradients of the other loss, so one training disturbs the other; no error",
             trace_kinds=(Backward, Step, ScalerStep),
