@@ -104,7 +104,7 @@ class Checker:
         self.clearing_sites: dict[int, list[tuple[tuple[int, ...], frozenset[tuple[int, bool]]]]] = {}
         #: Objects that escaped to unanalyzed code, and the possible effects of this code: effect -> objects.
         self.escaped_objects: set[int] = set()
-        self.escape_effects: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
+        self.escape_effects: dict[str, set[int]] = {effect: set() for effect in e.ALL_EFFECTS}
         #: Optimizers whose gradients a framework block unscales at exit, with the guards.
         self.restore_guards: dict[int, list[frozenset[tuple[int, bool]]]] = {}
         #: Guards of each scaler step of an optimizer.

@@ -149,7 +149,7 @@ class ProgramAttributes:
         #: Region dtypes of the scaled losses.
         self.scaler_dtypes: set[str] = set()
         #: Some code scales a loss that other code runs backward.
-        self.scales_apart = False
+        self.splits_scaling = False
         #: apex multiplies every loss by a constant, so apex has no state that a resumed run needs.
         self.has_fixed_apex_scale = False
         #: Some code runs the loss of unknown modules backward, and freezes modules.

@@ -195,7 +195,7 @@ class _GraphChecker(GraphExplorer):
         _, violation = self.violations.get((label, cause), (None, None))
         if violation is None or not LABELS[label][1].precedence.needs_every_path:
             return violation is not None
-        if LABELS[label][1].precedence.needs_every_turn and self.occurs_every_turn(violation):
+        if LABELS[label][1].precedence.needs_every_iteration and self.occurs_every_iteration(violation):
             return True
         return (
             self.violation_counts[violation]

@@ -21,8 +21,8 @@ def find_scaled_step(program: Program, event: Event, exempt: Collection[object] 
     for step in program.iter_events():
         if isinstance(step, ScalerStep) and step.subject in live and step.subject not in exempt:
             owns = program.objects[step.object].attributes.owns if step.object is not None else None
-            is_apart = owns is not None and event.subject is not None and event.subject not in owns
-            if not is_apart and not are_exclusive(event, step):
+            is_of_other_module = owns is not None and event.subject is not None and event.subject not in owns
+            if not is_of_other_module and not are_exclusive(event, step):
                 return step
     return None
 

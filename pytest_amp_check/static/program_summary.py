@@ -58,7 +58,7 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
         scaler.attributes.confined = scaler.attributes.constructed and scaler.key not in handed
     mark_scaler_left_out(program)
     program.attributes.left_scalers = _scalers_without_update(program, scalers)
-    program.attributes.scales_apart = any(map(_scales_for_other_code, program.graphs))
+    program.attributes.splits_scaling = any(map(_scales_for_other_code, program.graphs))
     program.attributes.scaler_dtypes = set[str]().union(
         *(event.dtypes for event in events[e.Scale] if event.subject is not None)
     )

@@ -57,7 +57,7 @@ def test_steps_that_are_alike_are_one_span() -> None:
             "spans": [[0, 1, ["clean", "scaled", "stepped"]], [2, 5, ["clean", "scaled", "unscaled", "stepped"]]],
         }
     ]
-    assert run.as_dict()["states"]["faults"] == []
+    assert run.as_dict()["states"]["violations"] == []
 
 
 def test_a_mistake_is_told_with_the_steps_at_which_it_is_made_and_the_state() -> None:
@@ -69,7 +69,7 @@ def test_a_mistake_is_told_with_the_steps_at_which_it_is_made_and_the_state() ->
             if index in (1, 3, 4, 5):
                 training.clip()
             training.step()
-    (fault,) = run.as_dict()["states"]["faults"]
+    (fault,) = run.as_dict()["states"]["violations"]
     (finding,) = run.findings
     assert (fault["code"], fault["filename"], fault["row"]) == ("AMP201", finding.filename, finding.line)
     assert (fault["optimizer"], fault["state"], fault["steps"]) == (0, "scaled", 4)
@@ -83,7 +83,7 @@ def test_gradients_that_are_not_cleared_go_on_from_the_step_before() -> None:
             training.backward()
             training.step()
     assert optimizers(run)[0]["spans"] == [[0, 2, ["scaled", "stepped"]]]
-    (fault,) = run.as_dict()["states"]["faults"]
+    (fault,) = run.as_dict()["states"]["violations"]
     assert fault["state"] == "stepped"
 
 

@@ -138,7 +138,7 @@ def escape(
     interp: Interpreter,
     arguments: list[Value],
     node: ast.AST,
-    effects: frozenset[str] = e.MATTERS,
+    effects: frozenset[str] = e.ALL_EFFECTS,
     *,
     notifies: bool = False,
 ) -> None:
@@ -154,7 +154,7 @@ def escape(
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"} and not reads
         trains = tuple(t.key for t in direct) if trainers else ()
         # A callback that receives the scaler itself works with it.
-        about = e.MATTERS if trainers or (notifies and direct) else effects
+        about = e.ALL_EFFECTS if trainers or (notifies and direct) else effects
         interp.emit(e.Handoff, node, objects=object_keys, trains=trains, about=about, notifies=notifies)
     if isinstance(node, ast.Call) and divides_gradients(tail_name(node.func)):
         interp.emit(e.GradNormalise, node, owners=None)

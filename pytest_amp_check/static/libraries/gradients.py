@@ -251,7 +251,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
-        interp.emit(e.Handoff, node, objects=given, given=given, about=e.MATTERS)
+        interp.emit(e.Handoff, node, objects=given, given=given, about=e.ALL_EFFECTS)
 
 
 def _find_cleared(interp: Interpreter) -> tuple[int, ...] | None:

@@ -371,7 +371,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
             node,
             objects=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),
-            about=e.MATTERS,
+            about=e.ALL_EFFECTS,
         )
     return None
 

@@ -51,7 +51,7 @@ RULE = Rule(
         ),
         # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(
-            "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so their parameters and scales differ "
+            "`{scaler}` skipped {skipped} on {ranks} and took it on {others}, so their parameters and scales differ "
             "from then on: average gradients before unscaling, or reduce `found_inf` over all ranks, as "
             "ShardedGradScaler does"
         ),
