@@ -306,7 +306,7 @@ def test_explain_finds_a_message_of_torch_by_its_text(words: tuple[str, ...]) ->
     done = amp_check("explain", *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# Attempting to unscale FP16 gradients.\n")
-    for section in ("What it means", "Where it comes from, and what to do", "Rules", "Sources"):
+    for section in ("What it means", "Causes and fixes", "Rules", "Sources"):
         assert f"\n## {section}\n" in done.stdout
     assert "`amp-check explain AMP501`" in done.stdout
 

@@ -138,7 +138,7 @@ class LaunchedRank:
                 if data is not None:
                     gathered.add_report(first + local, data)
                 elif is_ended:
-                    gathered.missing_ranks[first + local] = "ended without a word of what it had recorded"
+                    gathered.missing_ranks[first + local] = "exited without reporting its results"
                 elif time.monotonic() >= until:
                     within = "" if is_ending() else f" within {self._limit_seconds:g} s of the end of rank {self.rank}"
                     gathered.missing_ranks[first + local] = f"has not reported what it recorded{within}"
