@@ -91,7 +91,7 @@ def _call_load_state_dict(interp: Interpreter, entry: torch_api.ApiEntry, bound:
 class _ScaledLossContext(ContextHandler):
     def entered_value(self, interp: Interpreter, value: ScaledLoss, node: ast.expr) -> Value:
         made = as_loss(value.loss)
-        made.scaler_key = value.engine.tracked_object.key
+        made.loss_scale = made.loss_scale._replace(scaler_key=value.engine.tracked_object.key)
         return made
 
     def exit(self, interp: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:

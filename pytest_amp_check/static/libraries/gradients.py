@@ -71,7 +71,7 @@ def _call_params_method(
         return params
     if name in _NORMS and params.modules:
         made = TensorValue(interp.current_loops())
-        made.module_keys = params.modules
+        made.forwards = made.forwards._replace(module_keys=params.modules)
         return made
     if name in ("extend", "append") and len(args) == 1:
         if isinstance(args[0], ParamsValue):
