@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from .events.event import Event, FieldValue, Guards
+from .fast_namedtuple import NamedTuple
 from .sites import Site
 from .tracked_objects import ObjectAttributes, TrackedObject
 
@@ -15,15 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 
+class WindowTruth(NamedTuple):
+    """Truth of a window predicate over the microbatches.
+
+    - ``is_off_by_one``: already true for the first microbatch.
+    - ``is_one_short``: counts the first microbatch as the second.
+    - ``is_true_once``: true for a single microbatch of each window of three or more.
+    - ``trailing_microbatches``: number of microbatches after the last one with a true predicate, and the total number,
+      if both are known.
+    - ``eventual_truth``: truth for large counters, if the predicate compares a counter.
+    - ``eventually_excluded``: truth that is impossible for large counters, if known.
+    """
+
+    is_off_by_one: bool = False
+    is_one_short: bool = False
+    is_true_once: bool = False
+    trailing_microbatches: tuple[int, int] | None = None
+    eventual_truth: bool | None = None
+    eventually_excluded: bool | None = None
+
+
+_UNKNOWN_TRUTH = WindowTruth()
+
+
 class Predicate:
     """A condition of a branch. A path assumes the truth once and keeps it.
 
-    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
-    predicate that is already true for the first microbatch. ``is_one_short``: one that counts the first as the second.
-    ``is_true_once``: one that is true for a single microbatch of each window of three or more.
-    ``trailing_microbatches``: number of microbatches after the last microbatch with a true predicate, and the total
-    number, if both are known. ``eventual_truth``: truth for large counters, if the predicate compares a counter.
-    ``eventually_excluded``: truth that is impossible for large counters, if known.
+    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``window_truth``: truth
+    over the microbatches, if known.
 
     ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
     tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.
@@ -36,20 +56,15 @@ class Predicate:
         "asks_version",
         "checked_optimizers",
         "compares_scales",
-        "eventual_truth",
-        "eventually_excluded",
         "implications",
         "is_flag",
-        "is_off_by_one",
-        "is_one_short",
-        "is_true_once",
         "is_window_predicate",
         "key",
         "other_sites",
         "site",
         "site_guards",
         "text",
-        "trailing_microbatches",
+        "window_truth",
     )
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
@@ -61,12 +76,7 @@ class Predicate:
         #: Guards of these locations, with that of ``site`` first. Missing guards are unknown.
         self.site_guards: tuple[Guards, ...] = ()
         self.is_window_predicate = False
-        self.is_off_by_one = False
-        self.is_one_short = False
-        self.is_true_once = False
-        self.trailing_microbatches: tuple[int, int] | None = None
-        self.eventual_truth: bool | None = None
-        self.eventually_excluded: bool | None = None
+        self.window_truth = _UNKNOWN_TRUTH
         self.is_flag = False
         self.checked_optimizers: frozenset[int] | None = frozenset()
         self.compares_scales = False
