@@ -315,9 +315,9 @@ def test_explain_reads_a_traceback_from_standard_input() -> None:
     log = b"step 10\nTraceback (most recent call last):\nAssertionError: No inf checks were recorded prior to update.\n"
     done = amp_check("explain", "-", stdin=log)
     assert done.stdout.startswith("# No inf checks were recorded prior to update.\n")
-    told = json.loads(amp_check("explain", "-", "--output-format", "json", stdin=log).stdout)
-    assert [message["name"] for message in told] == ["no-inf-checks-before-update"]
-    assert all(cause["remedy"] for cause in told[0]["causes"])
+    reported = json.loads(amp_check("explain", "-", "--output-format", "json", stdin=log).stdout)
+    assert [message["name"] for message in reported] == ["no-inf-checks-before-update"]
+    assert all(cause["remedy"] for cause in reported[0]["causes"])
 
 
 def test_explain_offers_the_nearest_messages() -> None:

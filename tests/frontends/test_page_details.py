@@ -720,8 +720,8 @@ def test_text_in_the_data_of_a_chart_stays_what_it_is() -> None:
 
 
 def test_code_and_paragraphs_in_prose() -> None:
-    told = finding(message="`a < b` and ``c``\n\nnext `d")
-    source = html.render_report([example_run(findings=[told])])
+    reported = finding(message="`a < b` and ``c``\n\nnext `d")
+    source = html.render_report([example_run(findings=[reported])])
     assert "<p><code>a &lt; b</code> and <code>c</code><br><br>next `d</p>" in source
 
 

@@ -231,7 +231,7 @@ def found(
     return [finding for finding in drawing.findings() if finding.code != "AMP502"]
 
 
-def told(words: str, **given: Any) -> str:
+def reported(words: str, **given: Any) -> str:
     """Return each finding by the number of its word and its code, with a question mark if it is not definite."""
     return ", ".join(
         f"{finding.line} {finding.code}{'' if finding.certain else '?'}" for finding in found(words, **given)
@@ -529,7 +529,7 @@ def test_what_is_told_of_events_in_a_row(cases: dict[str, str]) -> None:
 
 
 def check_row(words: str, expected: str) -> None:
-    assert told(words) == expected
+    assert reported(words) == expected
 
 
 #: The same with two optimizers.
@@ -579,12 +579,12 @@ TWO: dict[str, str] = {
 
 
 def test_more_regions_than_are_remembered_are_open_all_the_same() -> None:
-    assert told(f"{65 * 'in '} zero back out-all step update") == "67 AMP103"
+    assert reported(f"{65 * 'in '} zero back out-all step update") == "67 AMP103"
 
 
 @pytest.mark.parametrize("words", TWO)
 def test_what_is_told_of_the_events_of_two_optimizers(words: str) -> None:
-    assert told(words, optimizers=2) == TWO[words]
+    assert reported(words, optimizers=2) == TWO[words]
 
 
 #: Findings of a run for the same events, if they differ from the findings in source: a run knows neither loops nor
@@ -677,7 +677,7 @@ def test_a_run_tells_the_same_of_the_same_events(table: dict[str, str], optimize
 def test_what_is_known_of_an_optimizer_excuses_what_is_done_to_it(
     words: str, facts: dict[str, Any], expected: str
 ) -> None:
-    assert told(words, **facts) == expected
+    assert reported(words, **facts) == expected
 
 
 @pytest.mark.parametrize(
@@ -765,11 +765,11 @@ def test_what_was_unscaled_of_another_optimizer_is_nothing_to_this_one() -> None
 def test_what_is_known_of_a_program_excuses_what_is_done_in_it(
     words: str, known: dict[str, Any], expected: str
 ) -> None:
-    assert told(words, known=known) == expected
+    assert reported(words, known=known) == expected
 
 
 def test_a_part_of_a_program_may_leave_clearing_to_others_who_made_the_optimizer() -> None:
-    assert told("back step update back step update", known={"fragment": True}, constructed=False) == ""
+    assert reported("back step update back step update", known={"fragment": True}, constructed=False) == ""
 
 
 @pytest.mark.parametrize(
@@ -783,7 +783,7 @@ def test_a_part_of_a_program_may_leave_clearing_to_others_who_made_the_optimizer
 )
 def test_optimizers_that_share_parameters_unscale_them_for_each_other(words: str, expected: str) -> None:
     shared = Drawing(2).optimizers[1].key
-    assert told(words, optimizers=2, shares=(shared,)) == expected
+    assert reported(words, optimizers=2, shares=(shared,)) == expected
 
 
 @pytest.mark.parametrize(
@@ -799,8 +799,8 @@ def test_what_a_framework_does_to_gradients_its_source_tells_in_part(
     words: str, by_itself: str, of_framework: str
 ) -> None:
     optimizers = 1 + ("1" in words)
-    assert told(words, optimizers=optimizers) == by_itself
-    assert told(words, optimizers=optimizers, scaler={"framework": True}) == of_framework
+    assert reported(words, optimizers=optimizers) == by_itself
+    assert reported(words, optimizers=optimizers, scaler={"framework": True}) == of_framework
 
 
 @pytest.mark.parametrize(
@@ -810,7 +810,7 @@ def test_what_a_framework_does_to_gradients_its_source_tells_in_part(
 def test_a_scaler_that_is_live_for_certain_is_not_switched_by_a_flag_of_unscale(
     scaler: dict[str, Any], expected: str
 ) -> None:
-    assert told("zero back a{ unscale / } clip step update", made=True, scaler=scaler) == expected
+    assert reported("zero back a{ unscale / } clip step update", made=True, scaler=scaler) == expected
 
 
 #: The same with predicates and loops, where the code creates the scaler.
@@ -884,24 +884,24 @@ WAYS: dict[str, str] = {
 
 @pytest.mark.parametrize("words", WAYS)
 def test_what_is_told_of_events_on_several_ways(words: str) -> None:
-    assert told(words, made=True) == WAYS[words]
+    assert reported(words, made=True) == WAYS[words]
 
 
 def test_a_loss_that_runs_backward_at_the_ends_of_windows_alone_is_that_of_one_micro_batch() -> None:
     turn = "zero01 loop[ back1 step1 update zero1 *count{{ micro-whole0 micro-whole0 step update zero0 / {} }} ]"
-    assert told(turn.format(""), optimizers=2, made=True) == ""
-    assert "7 AMP301" in told(turn.format("micro-whole0"), optimizers=2, made=True)
+    assert reported(turn.format(""), optimizers=2, made=True) == ""
+    assert "7 AMP301" in reported(turn.format("micro-whole0"), optimizers=2, made=True)
 
 
 @pytest.mark.parametrize(
     "words", ["zero back a{ unscale / } clip step update", "zero back a{ unscale / } a{ / clip } step update"]
 )
 def test_a_flag_that_decides_about_unscale_may_decide_about_a_scaler_that_is_given(words: str) -> None:
-    assert told(words) == ""
+    assert reported(words) == ""
 
 
 def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
-    assert told("zero01 back01 step a{ unscale1 / } clip1 step1 update", optimizers=2) == ""
+    assert reported("zero01 back01 step a{ unscale1 / } clip1 step1 update", optimizers=2) == ""
 
 
 @pytest.mark.parametrize(
@@ -953,7 +953,7 @@ def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condit
     ],
 )
 def test_what_is_told_of_two_scalers(words: str, made: bool, expected: str) -> None:
-    assert told(words, made=made) == expected
+    assert reported(words, made=made) == expected
 
 
 def test_the_condition_is_about_the_optimizers_concerned() -> None:
@@ -1088,8 +1088,8 @@ def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
         node = drawing.diamond(node, drawing.test(f"f{number}"), [backward])
     last = [drawing.event(e.Clip), drawing.event(e.ScalerStep), drawing.event(e.Update)]
     drawing.line(node, said(drawing, "forward"), said(drawing, "out"), *last)
-    told = [(finding.code, finding.certain) for finding in drawing.findings() if finding.code != "AMP103"]
-    assert told == [("AMP101", False), ("AMP201", False)]
+    reported = [(finding.code, finding.certain) for finding in drawing.findings() if finding.code != "AMP103"]
+    assert reported == [("AMP101", False), ("AMP201", False)]
 
 
 def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1157,7 +1157,7 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
     ],
 )
 def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: str) -> None:
-    assert told(words, optimizers=2, made=True) == expected
+    assert reported(words, optimizers=2, made=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -1198,7 +1198,7 @@ def test_a_function_that_is_too_long_is_named() -> None:
     assert "`main`" in finding.message
 
 
-def judged(
+def checked(
     words: str,
     optimizers: int = 1,
     *,
@@ -1538,7 +1538,7 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("words", "optimizers", "known", "expected"), KNOWN)
 def test_what_is_told_where_more_is_known(words: str, optimizers: int, known: dict[str, Any], expected: str) -> None:
-    assert judged(words, optimizers, **known) == expected
+    assert checked(words, optimizers, **known) == expected
 
 
 @pytest.mark.parametrize(
