@@ -193,7 +193,9 @@ class Checker:
 
     def is_never_updated(self, opt: a.OptimizerState) -> bool:
         """Return True if a scaler stepped an optimizer and no known owner of the scaler updates the scale."""
-        known = not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.left_scalers
+        known = (
+            not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.scalers.without_update
+        )
         left = self.is_local_scaler(opt.scaler_key) or known
         nobody = opt.scaler_key not in self.updated_scalers and opt.scaler_key not in self.escape_effects[e.STEPS]
         return opt.stage == a.STAGE_STEPPED and left and nobody

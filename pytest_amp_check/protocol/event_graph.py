@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from .events.event import Event, FieldValue, Guards
 from .fast_namedtuple import NamedTuple
 from .sites import Site
@@ -146,29 +148,43 @@ class Graph:
         self.loops: dict[int, tuple[object, Site]] = {}
 
 
-class ProgramAttributes:
-    """Properties of a whole program or run, for the rules that check a whole program."""
+class ProgramScalers:
+    """Properties of the scalers of a program or run."""
 
     def __init__(self) -> None:
         #: Scalers that scale a loss and whose state the program must save.
         self.live_scalers: list[TrackedObject] = []
         #: Scalers with a step and no update in the whole program.
-        self.left_scalers: frozenset[int] = frozenset()
+        self.without_update: frozenset[int] = frozenset()
         #: Names of scalers that are recreated again and again.
-        self.remade: set[str] = set()
+        self.recreated_names: set[str] = set()
         #: Region dtypes of the scaled losses.
-        self.scaler_dtypes: set[str] = set()
+        self.loss_dtypes: set[str] = set()
         #: Some code scales a loss that other code runs backward.
         self.splits_scaling = False
         #: apex multiplies every loss by a constant, so apex has no state that a resumed run needs.
         self.has_fixed_apex_scale = False
-        #: Some code runs the loss of unknown modules backward, and freezes modules.
-        self.freezes_unknown = False
-        #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
+
+
+class ProgramTraining:
+    """Modules that the optimizers of a program or run train."""
+
+    def __init__(self) -> None:
         self.trained_modules: set[int] = set()
+        #: Those that a live scaler steps, None if scalers and optimizers are not distinguished.
         self.scaled_modules: set[int] | None = None
         #: Those that only optimizers of unknown classes train. Such an optimizer may keep float32 copies.
         self.trained_by_unknown: set[int] = set()
+        #: Some code runs the loss of unknown modules backward, and freezes modules.
+        self.freezes_unknown = False
+
+
+class ProgramAttributes:
+    """Properties of a whole program or run, for the rules that check a whole program."""
+
+    def __init__(self) -> None:
+        self.scalers = ProgramScalers()
+        self.training = ProgramTraining()
         #: The program, or code that may run it, enters autocast.
         self.enters_autocast = True
         #: Another part of the program averages gradients over microbatches.
@@ -189,6 +205,7 @@ class ProgramAttributes:
     def copy(self) -> ProgramAttributes:
         made = ProgramAttributes()
         made.__dict__.update(self.__dict__)
+        made.scalers, made.training = copy.copy(self.scalers), copy.copy(self.training)
         return made
 
 

@@ -51,7 +51,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     found = sorted(_check_graphs(program), key=lambda each: LABELS[each[0].label][1].precedence.needs_repeated_call)
     # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
-    program.attributes.remade = {names.get("scaler", "the scaler") for names in remade}
+    program.attributes.scalers.recreated_names = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
         if select is None or finding.code in select:
             finding.entries[entry] = finding.calls

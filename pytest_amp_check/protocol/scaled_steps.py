@@ -15,7 +15,7 @@ def find_scaled_step(program: Program, event: Event, exempt: Collection[object] 
 
     Scalers in ``exempt`` do not count. An event without a module may concern any module.
     """
-    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    live = {tracked_object.key for tracked_object in program.attributes.scalers.live_scalers}
     # The attribute has no scalers of frameworks, whose state the program need not save.
     live |= {each.key for each in program.objects if each.attributes.framework and each.attributes.enabled is not False}
     for step in program.iter_events():

@@ -650,7 +650,7 @@ def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts:
 )
 def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
     program = Program()
-    program.attributes.scaler_dtypes = set(dtypes)
+    program.attributes.scalers.loss_dtypes = set(dtypes)
     found = checked("AMP602", events.ScalerStep, {"unsynchronised": "plain"}, program=program)
     assert list(found) == ["step@shards-plain"] * finds
 
@@ -774,7 +774,7 @@ def test_a_checkpoint_with_an_optimizer_and_no_scaler_is_found_once() -> None:
     program = saving(save(), save())
     program.graphs *= 2
     assert len(check(program, frozenset({"AMP401"}))) == 1
-    assert unsaved(save(), scaler_dtypes=("float16", "bfloat16"))
+    assert unsaved(save(), loss_dtypes=("float16", "bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -793,7 +793,7 @@ def test_checkpoints_that_need_no_scaler_or_may_have_one(facts: dict[str, Any]) 
 
 
 def test_a_scaler_over_bfloat16_has_nothing_to_save() -> None:
-    assert unsaved(save(), scaler_dtypes=("bfloat16",)) == []
+    assert unsaved(save(), loss_dtypes=("bfloat16",)) == []
 
 
 def test_a_scaler_saved_as_an_object_is_named() -> None:

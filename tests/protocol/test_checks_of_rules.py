@@ -236,7 +236,7 @@ def scale_of(subject: int, **facts: Any) -> Event:
 
 def scaling_program(*found: Event, scalers: int = 1, **facts: Any) -> Program:
     program = program_of(*found, **facts)
-    program.attributes.live_scalers = [program.add_object("scaler", f"scaler{n}") for n in range(scalers)]
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", f"scaler{n}") for n in range(scalers)]
     return program
 
 
@@ -321,7 +321,7 @@ def test_trained_modules_are_not_cast() -> None:
     half, low, frozen, full = cast(1, "float16"), cast(1, "bfloat16"), cast(2, "bfloat16"), cast(1, "float32")
     program = program_of(half, low, frozen, full, trained_modules={1})
     assert check_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
-    program.attributes.live_scalers = [program.add_object("scaler", "scaler")]
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", "scaler")]
     assert check_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
     assert RULES["AMP501"].violations["cast:trained-scaled"].severity == "error"
     assert check_whole("AMP501", program_of(half)) == []

@@ -1181,7 +1181,7 @@ def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned:
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
-    [({}, []), ({"left_scalers": (0,)}, ["AMP206"]), ({"left_scalers": (0,), "fragment": True}, [])],
+    [({}, []), ({"without_update": (0,)}, ["AMP206"]), ({"without_update": (0,), "fragment": True}, [])],
 )
 def test_a_step_is_the_end_where_nobody_else_has_the_scaler(facts: dict[str, Any], expected: list[str]) -> None:
     drawing = Drawing()

@@ -95,12 +95,10 @@ def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: b
     ("dtypes", "found"), [(set(), True), ({"float16"}, True), ({"float16", "bfloat16"}, True), ({"bfloat16"}, False)]
 )
 def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
-    assert checked("AMP402", program_of(graph_of(load()), scaler_dtypes=dtypes)) == [NOT_LOADED] * found
+    assert checked("AMP402", program_of(graph_of(load()), loss_dtypes=dtypes)) == [NOT_LOADED] * found
     saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
     names = {"optimizer": "opt", "scaler": "scaler"}
-    assert (
-        checked("AMP401", program_of(graph_of(saved), scaler_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
-    )
+    assert checked("AMP401", program_of(graph_of(saved), loss_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
 
 
 @pytest.mark.parametrize(
@@ -115,8 +113,8 @@ def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtyp
         ({"whole_scalers": ("scaler",)}, {}, ""),
         ({"optimizers": ()}, {}, ""),
         ({"scope_scalers": ()}, {}, ""),
-        ({}, {"remade": {"scaler"}}, ""),
-        ({}, {"remade": {"other"}}, "save:no-scaler"),
+        ({}, {"recreated_names": {"scaler"}}, ""),
+        ({}, {"recreated_names": {"other"}}, "save:no-scaler"),
     ],
 )
 def test_what_a_checkpoint_lacks(facts: dict[str, Any], known: dict[str, Any], label: str) -> None:
@@ -141,7 +139,7 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
     hooked = e.CommHook(at(2), **hook)
     stepped = e.ScalerStep(at(3), scaler.key, **{"object": optimizer.key, **step})
     program.graphs = [graph_of(made, hooked, stepped, stepped)]
-    program.attributes.live_scalers = [scaler]
+    program.attributes.scalers.live_scalers = [scaler]
     return checked("AMP604", program)
 
 
@@ -215,7 +213,7 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
 def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
     program = program_of(graph_of(e.Anomaly(at(1), names=by_event), e.Anomaly(at(2), idle=True)))
     assert checked("AMP213", program) == []
-    program.attributes.live_scalers = [program.add_object("scaler", called)]
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", called)]
     assert checked("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
 
 
@@ -240,6 +238,6 @@ def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered
     nothing = e.AutocastEnter(at(8), enabled=False, device="xpu", null=True)
     regions = [e.AutocastEnter(at(9), enabled=True, device=each) for each in entered]
     program.graphs = [graph_of(*made, nothing, *regions)]
-    program.attributes.live_scalers = [scaler]
+    program.attributes.scalers.live_scalers = [scaler]
     values = {"device": str(device), "other": entered[0] if entered else ""}
     assert checked("AMP216", program) == [("scaler:other-device", 1, values)] * found

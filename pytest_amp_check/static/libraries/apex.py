@@ -60,7 +60,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if models is None:
         return interp.fresh_unknown(node)
     note_setup(interp, frameworks.APEX, node)
-    interp.program.attributes.has_fixed_apex_scale |= _has_fixed_scale(bound)
+    interp.program.attributes.scalers.has_fixed_apex_scale |= _has_fixed_scale(bound)
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:

@@ -348,8 +348,8 @@ def run_backward(
     graded = tensor.origin.is_from_gradient or gradient is not None
     feeds = find_updating_optimizers(interp, tensor.forwards.module_keys)
     known = interp.program.attributes
-    if feeds is None and not known.freezes_unknown:
-        known.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
+    if feeds is None and not known.training.freezes_unknown:
+        known.training.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
     counter = next(
         (
             (divisor.site, divisor.source_text, (divisor.counter, divisor.key))

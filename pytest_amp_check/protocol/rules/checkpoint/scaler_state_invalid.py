@@ -15,7 +15,7 @@ def _check_whole_scaler(event: Save, program: Program) -> Labels:
 
 def _check_not_restored(program: Program) -> Verdicts:
     """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
-    dtypes = frozenset(program.attributes.scaler_dtypes)
+    dtypes = frozenset(program.attributes.scalers.loss_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return
     loads: dict[tuple[str, int, int], list[tuple[Graph, int, OptimizerLoad]]] = {}

@@ -9,7 +9,7 @@ from ...rule import ERROR, WARNING, Certainty, Edit, Labels, Rule, TraceContext,
 
 def _check_unsynchronized(event: Event, program: Program) -> Labels:
     why = event.unsynchronised if isinstance(event, ScalerStep) else ""
-    if why and set(program.attributes.scaler_dtypes) != {"bfloat16"}:
+    if why and set(program.attributes.scalers.loss_dtypes) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
 
 
