@@ -414,7 +414,7 @@ class _Finder(MetaPathFinder):
 class Sample(NamedTuple):
     mutants: list[Mutant]
     #: Descriptions of the mutants.
-    told: list[str]
+    reported: list[str]
     #: Number of mutants to draw from.
     of: int
     #: The changed modules, by path.
@@ -433,11 +433,11 @@ def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] =
     drawn = Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - a sample, no secret
     drawn.sort(key=lambda mutant: (mutant.file, mutant.node.lineno, mutant.node.col_offset))
     # Formatted before mutants become parts of one another.
-    told = [str(mutant) for mutant in drawn]
+    reported = [str(mutant) for mutant in drawn]
     numbered = list(enumerate(drawn))
     for path, tree in trees.items():
         switched(tree, [(number, each) for number, each in numbered if str(ROOT / each.file) == path])
-    return Sample(drawn, told, len(every), trees)
+    return Sample(drawn, reported, len(every), trees)
 
 
 # Tests: the switches that each reaches, and the tests that notice a mutant.
@@ -521,8 +521,10 @@ class Bites:
         for _, _, folder in self._forked(by_file, lambda file, folder: self._observe(by_file[file], folder)):
             for name, seconds, reached, waited in json.loads((folder / "known.json").read_text(encoding="utf-8")):
                 known[name] = Known(seconds, frozenset(reached), waited)
-        told = f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
-        print(told, file=sys.stderr, flush=True)
+        reported = (
+            f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
+        )
+        print(reported, file=sys.stderr, flush=True)
         for name in [item.nodeid for item in session.items if item.nodeid not in known]:
             print("does not pass without a mutant:", name, file=sys.stderr, flush=True)
         self._notice_all({item.nodeid: item for item in session.items}, known, imported)
@@ -723,7 +725,7 @@ def main() -> int:
         pytest.main([*flags, *tests], plugins=[bites])
     for number, verdict in sorted(bites.verdicts.items()):
         if verdict.outcome == "survived":
-            print(f"{number}: survived {verdict.by}: {made.told[number]}\n")
+            print(f"{number}: survived {verdict.by}: {made.reported[number]}\n")
     counts = Counter(verdict.outcome for verdict in bites.verdicts.values())
     noticed = counts["killed"] + counts["timeout"]
     print(f"seed {options.seed}, {len(bites.verdicts)} of {made.of} mutants:", dict(counts))

@@ -93,10 +93,10 @@ def _read(given: Input, path: Path) -> str:
     try:
         document = EditedFile.from_bytes(str(path), given.data, ProjectContext([str(path)], report.tree.files, None))
     except source_files.Unreadable:
-        return _told(found)
+        return _reported(found)
     outcome = fix_file(document, found, EVERYTHING, report.tree, unsafe=True)
     if not outcome.has_changed:
-        return _told(found)
+        return _reported(found)
     path.write_bytes(outcome.fixed_document.encode_text())
     after = check_paths([str(path)], EVERYTHING).findings
     risen = Counter(f.code for f in after) - Counter(f.code for f in found)
@@ -106,7 +106,7 @@ def _read(given: Input, path: Path) -> str:
         raise Wrong("after the fixes there are no fewer findings")
     if given.kind == "source" and not any(f.code == "AMP903" for f in found):
         _parsed(path)
-    return f"{_told(found)}{FIXED}{outcome.fixed_document.raw_text}"
+    return f"{_reported(found)}{FIXED}{outcome.fixed_document.raw_text}"
 
 
 def _parsed(path: Path) -> None:
@@ -118,7 +118,7 @@ def _parsed(path: Path) -> None:
         raise Wrong(f"after the fixes it is no Python: {error}") from None
 
 
-def _told(findings: Sequence[Finding]) -> str:
+def _reported(findings: Sequence[Finding]) -> str:
     return "\n".join(json.dumps(finding.as_dict(), sort_keys=True) for finding in findings)
 
 
@@ -157,15 +157,15 @@ def _configured(given: Input, folder: Path) -> str:
         "import torch\nscaler.unscale_(optimizer)\n" + RULES["AMP201"].bad_example, str(folder / "a.py"), settings
     )
     _sound(Input("configuration", "a.py", RULES["AMP201"].bad_example.encode() + b"\n" * 3), found)
-    return _told(found)
+    return _reported(found)
 
 
 def _cached(given: Input, path: Path, folder: Path) -> str:
     """Check the findings with a corrupted cache. If the cache is no valid JSON, all findings are required."""
     cache = folder / "cache"
-    plain = _told(check_paths([str(folder)], EVERYTHING).findings)
+    plain = _reported(check_paths([str(folder)], EVERYTHING).findings)
     settings = Settings(select=frozenset(RULES) - {"AMP904"})
-    expected = _told(check_paths([str(folder)], settings).findings)
+    expected = _reported(check_paths([str(folder)], settings).findings)
     check_paths([str(folder)], settings, cache=str(cache))
     for kept in cache.glob("*.json"):
         text = spoilt(kept.read_text(encoding="utf-8"), given.data.split(b"\n", 1)[0].decode())
@@ -179,7 +179,7 @@ def _cached(given: Input, path: Path, folder: Path) -> str:
         for finding in found:
             if finding.code not in RULES or not finding.message:
                 raise Wrong(f"the cache gives a finding that cannot be shown: {finding}")
-        if not whole and _told(found) != expected:
+        if not whole and _reported(found) != expected:
             raise Wrong("a cache that is no JSON changes what is found")
     for kept in sorted(cache.rglob("*"), reverse=True):
         kept.unlink()

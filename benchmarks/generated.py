@@ -49,12 +49,12 @@ def main() -> int:
     tally = {"agree": 0, "disagree": 0, "with a finding": 0, "raised": 0}
     with tempfile.TemporaryDirectory() as folder:
         for source in generated(count, number):
-            judged = verdict(source, Path(folder) / "generated.py")
-            told = judged.disagreements()
-            tally["disagree" if told else "agree"] += 1
-            tally["with a finding"] += bool(judged.run.findings)
-            tally["raised"] += judged.run.error is not None
-            for line in told:
+            checked = verdict(source, Path(folder) / "generated.py")
+            reported = checked.disagreements()
+            tally["disagree" if reported else "agree"] += 1
+            tally["with a finding"] += bool(checked.run.findings)
+            tally["raised"] += checked.run.error is not None
+            for line in reported:
                 kind = " ".join(word for word in line.split()[:5] if not word.isdigit())
                 if kind not in shortest or len(source) < len(shortest[kind][1]):
                     shortest[kind] = (line, source)

@@ -1,7 +1,7 @@
 """Measurement of harm: run each rule's bad and good example on the CPU, and write the table that `explain` quotes.
 
-python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured_harm.py python
-benchmarks/harm.py AMP201     measures some rules, and prints the sentences
+    python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured_harm.py
+    python benchmarks/harm.py AMP201     measures some rules, and prints the sentences
 
 Each example runs unchanged, with its own seed. The measurement needs no recorder: hooks of torch's optimizers see each
 step that is really taken, its gradients and the movement of the parameters. Without a difference, no harm is claimed.

@@ -345,7 +345,7 @@ def line_of(what: str) -> int | None:
     return next((number for number, line in enumerate(lines, 1) if line.endswith(f"  # {what}")), None)
 
 
-def judged(training: Training, run: Run) -> Verdict:
+def checked(training: Training, run: Run) -> Verdict:
     """Compare the first finding of a run about non-finite values with the planted value."""
     place = training.place
     assert place is not None
@@ -355,19 +355,19 @@ def judged(training: Training, run: Run) -> Verdict:
         return Verdict(False, False, False, None if line is None else False, repr(run.failure or ""))
     first = min(found, key=lambda finding: int(finding.names.get("step", "0")))
     names = first.names
-    told = names.get("where", "")
+    reported = names.get("where", "")
     if training.module is None:
-        module = "outside" in told
+        module = "outside" in reported
     elif place.kind == "rate":
         # All modules have weights of the same step: the finding names one of them, and the planted rate.
         rate = f"learning rate is {float(place.what):g}"
-        module = any(told.startswith(f"`{name}`") for name, _ in training.model.named_modules() if name)
+        module = any(reported.startswith(f"`{name}`") for name, _ in training.model.named_modules() if name)
         module = module and rate in first.message
     elif place.kind == "input":
         # The batch is the model's input; the finding names the first module that reads the batch.
-        module = names.get("first") == "input" and told.startswith(f"`{training.module}`")
+        module = names.get("first") == "input" and reported.startswith(f"`{training.module}`")
     else:
-        module = told.startswith(f"`{training.module}`")
+        module = reported.startswith(f"`{training.module}`")
     step = int(names.get("since" if place.kind == "rate" else "step", "-1")) == training.step
     right = None if line is None else (first.site.path == __file__ and first.line == line)
     return Verdict(True, module, step, right, f"{first.line}: {first.message}")
@@ -488,7 +488,7 @@ def main() -> None:
             continue
         with emulate_cuda():
             training = Training(place.architecture, place, options.seed + number, scaler=place.scaler)
-            verdict = judged(training, training.run())
+            verdict = checked(training, training.run())
         verdicts.append(verdict)
         marks = "".join("-" if each is None else "+" if each else "!" for each in verdict[:4])
         print(f"{marks} {place} step {training.step}")

@@ -3,8 +3,8 @@
 ``DOCUMENTS`` maps documents to their generated parts. The pages are about the rules, torch's messages, the options, and
 the comparison with ruff.
 
-python benchmarks/readme.py            writes protocol/rules/index.py, docs and the documents python
-benchmarks/readme.py --check    lists the parts that are out of date
+    python benchmarks/readme.py            writes protocol/rules/index.py, docs and the documents
+    python benchmarks/readme.py --check    lists the parts that are out of date
 """
 
 from __future__ import annotations

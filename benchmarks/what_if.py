@@ -275,7 +275,7 @@ def compared(recipe: Recipe) -> Iterator[Compared]:
     """Yield every what-if change of a recipe, each answered and then really made."""
     memory = record_memory(recipe)
     answers = memory.what_if()
-    told = {answer.change: answer for answer in answers}
+    reported = {answer.change: answer for answer in answers}
     inner = [name for name, _ in PROGRAMS[recipe.program].make().named_modules()]
     for row in PROGRAMS[recipe.program].rows:
         names = [name for name in inner if name.rpartition(".")[0] == row]
@@ -296,14 +296,14 @@ def compared(recipe: Recipe) -> Iterator[Compared]:
         "4 micro-batches, accumulated": recipe._replace(part=4, parts=4),
     }
     for change, otherwise in changes.items():
-        if change not in told:
+        if change not in reported:
             continue
         try:
             real = record_memory(otherwise).peak
         except RuntimeError as error:
             print(f"  {change}: does not run here ({str(error).splitlines()[0]})")
             continue
-        yield Compared(recipe, told[change], real)
+        yield Compared(recipe, reported[change], real)
 
 
 def recipes(names: list[str]) -> Iterator[Recipe]:

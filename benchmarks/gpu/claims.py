@@ -152,7 +152,7 @@ CLAIMS = (
     Claim(
         "speedup-decided",
         "speed",
-        "`assert_speedup` comes to the same verdict five times, passes where AMP has to win and fails where it cannot.",
+        "`assert_speedup` gives the same verdict five times, passes where AMP has to win and fails where it cannot.",
         _every("speedup", more="seen"),
         needs_gpu=True,
     ),

@@ -25,7 +25,7 @@ Key = tuple[str, str, str, str]
 
 
 class BaselineError(ValueError):
-    """Error for a baseline that cannot be read or written; the message is one sentence."""
+    """Error for a baseline that the command can neither read nor write; the message is one sentence."""
 
 
 def make_finding_key(finding: Finding, sources: SourceLines, folder: str) -> Key:

@@ -305,7 +305,9 @@ def _render_headroom(run: Mapping[str, Any], width: int) -> list[Line]:
     near = sorted(((most, name) for most, name in reached if most * NEAR >= MOST), key=lambda p: (-p[0], p[1]))
     if not near:
         return []
-    shown: list[Line] = [[_make_label("headroom"), (f"float16 ends at {MOST}, so many times what was reached", "")]]
+    shown: list[Line] = [
+        [_make_label("headroom"), (f"float16 maximum of {MOST}, as a multiple of the largest value", "")]
+    ]
     for most, name in near[:WORST]:
         times = MOST / most
         # A value close to the limit must not be rounded up to the limit.

@@ -125,9 +125,9 @@ def message_markdown(message: Message) -> str:
         f"{message.raised_by[0].upper()}{message.raised_by[1:]}. Name in this catalogue: `{message.name}`.",
         "## What it means",
         message.meaning,
-        "## Where it comes from, and what to do",
+        "## Causes and fixes",
         "\n".join(f"- {cause}\n  **{remedy}**" for cause, remedy in message.causes),
-        "## Which of them it is",
+        "## Find the cause",
         (
             "`amp-check run train.py` runs the script, and where this ends it names the tensor, parameter or optimizer "
             "and the line it comes from. `amp-check check` finds from source what the rules below find."

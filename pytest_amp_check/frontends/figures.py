@@ -298,7 +298,7 @@ def make_state_panels(run: Mapping[str, Any]) -> list[Figure]:
 
 def match_violations(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the recorded violations of the findings that the page shows, in order."""
-    known = (run.get("states") or {}).get("faults", ())
+    known = (run.get("states") or {}).get("violations", ())
     found = []
     for finding in run["findings"]:
         for violation in known:

@@ -307,8 +307,8 @@ class RecordedScript:
             )
         if not steps:
             return self._add_torch_exception(
-                "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own"
-                " (--allow-no-steps where none is meant to)."
+                "No training step was recorded: no optimizer was stepped in this process or one of its threads"
+                " (use --allow-no-steps if that is expected)."
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if self._gathered_ranks is not None:

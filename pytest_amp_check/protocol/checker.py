@@ -104,7 +104,7 @@ class Checker:
         self.clearing_sites: dict[int, list[tuple[tuple[int, ...], frozenset[tuple[int, bool]]]]] = {}
         #: Objects that escaped to unanalyzed code, and the possible effects of this code: effect -> objects.
         self.escaped_objects: set[int] = set()
-        self.escape_effects: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
+        self.escape_effects: dict[str, set[int]] = {effect: set() for effect in e.ALL_EFFECTS}
         #: Optimizers whose gradients a framework block unscales at exit, with the guards.
         self.restore_guards: dict[int, list[frozenset[tuple[int, bool]]]] = {}
         #: Guards of each scaler step of an optimizer.
@@ -193,7 +193,9 @@ class Checker:
 
     def is_never_updated(self, opt: a.OptimizerState) -> bool:
         """Return True if a scaler stepped an optimizer and no known owner of the scaler updates the scale."""
-        known = not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.left_scalers
+        known = (
+            not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.scalers.without_update
+        )
         left = self.is_local_scaler(opt.scaler_key) or known
         nobody = opt.scaler_key not in self.updated_scalers and opt.scaler_key not in self.escape_effects[e.STEPS]
         return opt.stage == a.STAGE_STEPPED and left and nobody

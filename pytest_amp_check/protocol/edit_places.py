@@ -197,7 +197,7 @@ class _EditSearch:
         return f", enabled={choice} == torch.float16" if choice else ""
 
     def find_passing(self, role: str, name: _Name) -> list[TraceStep]:
-        """Return how an object comes to the function of the finding, which does not have the object."""
+        """Return the edits that pass an object to the function of the finding, which does not have the object."""
         if self.is_module(role, name):
             return [TraceStep(Site(self.site.path, 1), f"{_IMPORT} at the top of this file", is_event=False)]
         key = self._find_object(role, self.events)

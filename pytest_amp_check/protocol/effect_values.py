@@ -31,7 +31,7 @@ def find_effect_values(
     """
     asked = {case.partition("=")[0] for case in LABELS[label][0].list_effects(label)[1]}
     found: dict[str, str] = {}
-    if "scaling" in asked and program.attributes.live_scalers:
+    if "scaling" in asked and program.attributes.scalers.live_scalers:
         found["scaling"] = "live"
     if "optimizer_class" in asked:
         found["optimizer_class"] = _find_optimizer_class(events, program)

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import copy
+
 from .events.event import Event, FieldValue, Guards
+from .fast_namedtuple import NamedTuple
 from .sites import Site
 from .tracked_objects import ObjectAttributes, TrackedObject
 
@@ -15,15 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 
+class WindowTruth(NamedTuple):
+    """Truth of a window predicate over the microbatches.
+
+    - ``is_off_by_one``: already true for the first microbatch.
+    - ``is_one_short``: counts the first microbatch as the second.
+    - ``is_true_once``: true for a single microbatch of each window of three or more.
+    - ``trailing_microbatches``: number of microbatches after the last one with a true predicate, and the total number,
+      if both are known.
+    - ``eventual_truth``: truth for large counters, if the predicate compares a counter.
+    - ``eventually_excluded``: truth that is impossible for large counters, if known.
+    """
+
+    is_off_by_one: bool = False
+    is_one_short: bool = False
+    is_true_once: bool = False
+    trailing_microbatches: tuple[int, int] | None = None
+    eventual_truth: bool | None = None
+    eventually_excluded: bool | None = None
+
+
+_UNKNOWN_TRUTH = WindowTruth()
+
+
 class Predicate:
     """A condition of a branch. A path assumes the truth once and keeps it.
 
-    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
-    predicate that is already true for the first microbatch. ``is_one_short``: one that counts the first as the second.
-    ``is_true_once``: one that is true for a single microbatch of each window of three or more.
-    ``trailing_microbatches``: number of microbatches after the last microbatch with a true predicate, and the total
-    number, if both are known. ``eventual_truth``: truth for large counters, if the predicate compares a counter.
-    ``eventually_excluded``: truth that is impossible for large counters, if known.
+    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``window_truth``: truth
+    over the microbatches, if known.
 
     ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
     tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.
@@ -36,20 +58,15 @@ class Predicate:
         "asks_version",
         "checked_optimizers",
         "compares_scales",
-        "eventual_truth",
-        "eventually_excluded",
         "implications",
         "is_flag",
-        "is_off_by_one",
-        "is_one_short",
-        "is_true_once",
         "is_window_predicate",
         "key",
         "other_sites",
         "site",
         "site_guards",
         "text",
-        "trailing_microbatches",
+        "window_truth",
     )
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
@@ -61,12 +78,7 @@ class Predicate:
         #: Guards of these locations, with that of ``site`` first. Missing guards are unknown.
         self.site_guards: tuple[Guards, ...] = ()
         self.is_window_predicate = False
-        self.is_off_by_one = False
-        self.is_one_short = False
-        self.is_true_once = False
-        self.trailing_microbatches: tuple[int, int] | None = None
-        self.eventual_truth: bool | None = None
-        self.eventually_excluded: bool | None = None
+        self.window_truth = _UNKNOWN_TRUTH
         self.is_flag = False
         self.checked_optimizers: frozenset[int] | None = frozenset()
         self.compares_scales = False
@@ -136,29 +148,43 @@ class Graph:
         self.loops: dict[int, tuple[object, Site]] = {}
 
 
-class ProgramAttributes:
-    """Properties of a whole program or run, for the rules that check a whole program."""
+class ProgramScalers:
+    """Properties of the scalers of a program or run."""
 
     def __init__(self) -> None:
         #: Scalers that scale a loss and whose state the program must save.
         self.live_scalers: list[TrackedObject] = []
         #: Scalers with a step and no update in the whole program.
-        self.left_scalers: frozenset[int] = frozenset()
+        self.without_update: frozenset[int] = frozenset()
         #: Names of scalers that are recreated again and again.
-        self.remade: set[str] = set()
+        self.recreated_names: set[str] = set()
         #: Region dtypes of the scaled losses.
-        self.scaler_dtypes: set[str] = set()
+        self.loss_dtypes: set[str] = set()
         #: Some code scales a loss that other code runs backward.
-        self.scales_apart = False
+        self.splits_scaling = False
         #: apex multiplies every loss by a constant, so apex has no state that a resumed run needs.
         self.has_fixed_apex_scale = False
-        #: Some code runs the loss of unknown modules backward, and freezes modules.
-        self.freezes_unknown = False
-        #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
+
+
+class ProgramTraining:
+    """Modules that the optimizers of a program or run train."""
+
+    def __init__(self) -> None:
         self.trained_modules: set[int] = set()
+        #: Those that a live scaler steps, None if scalers and optimizers are not distinguished.
         self.scaled_modules: set[int] | None = None
         #: Those that only optimizers of unknown classes train. Such an optimizer may keep float32 copies.
         self.trained_by_unknown: set[int] = set()
+        #: Some code runs the loss of unknown modules backward, and freezes modules.
+        self.freezes_unknown = False
+
+
+class ProgramAttributes:
+    """Properties of a whole program or run, for the rules that check a whole program."""
+
+    def __init__(self) -> None:
+        self.scalers = ProgramScalers()
+        self.training = ProgramTraining()
         #: The program, or code that may run it, enters autocast.
         self.enters_autocast = True
         #: Another part of the program averages gradients over microbatches.
@@ -179,6 +205,7 @@ class ProgramAttributes:
     def copy(self) -> ProgramAttributes:
         made = ProgramAttributes()
         made.__dict__.update(self.__dict__)
+        made.scalers, made.training = copy.copy(self.scalers), copy.copy(self.training)
         return made
 
 

@@ -11,7 +11,7 @@ else:
     from collections import namedtuple
 
     class _NamedTupleMeta(type):
-        """Metaclass that turns a class with annotated fields into a named tuple class."""
+        """Metaclass that converts a class with annotated fields into a named tuple class."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             if not bases:

@@ -106,7 +106,7 @@ class Engine:
     - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
     - ``usual_name``: usual variable name.
     - ``nonfinite_errors``: method that raises on infinite gradients -> its parameters, that with a threshold, and that
-      which is true by default and turns this on.
+      which is true by default and enables this.
     - ``parameter_name``: name by which the framework passes its wrapper, which scales or not, to ``train_step``.
     """
 

@@ -51,7 +51,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     found = sorted(_check_graphs(program), key=lambda each: LABELS[each[0].label][1].precedence.needs_repeated_call)
     # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
-    program.attributes.remade = {names.get("scaler", "the scaler") for names in remade}
+    program.attributes.scalers.recreated_names = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
         if select is None or finding.code in select:
             finding.entries[entry] = finding.calls
@@ -195,7 +195,7 @@ class _GraphChecker(GraphExplorer):
         _, violation = self.violations.get((label, cause), (None, None))
         if violation is None or not LABELS[label][1].precedence.needs_every_path:
             return violation is not None
-        if LABELS[label][1].precedence.needs_every_turn and self.occurs_every_turn(violation):
+        if LABELS[label][1].precedence.needs_every_iteration and self.occurs_every_iteration(violation):
             return True
         return (
             self.violation_counts[violation]

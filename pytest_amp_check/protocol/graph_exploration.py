@@ -365,12 +365,12 @@ class GraphExplorer(GraphSummary):
         self.violations.setdefault((label, cause), (here, Violation(label, cause, detected_at)))
         key = (label, cause, detected_at)
         self.violation_counts[key] = self.violation_counts.get(key, 0) + 1
-        if LABELS[label][1].precedence.needs_every_turn:
+        if LABELS[label][1].precedence.needs_every_iteration:
             self.violating_states.setdefault(key, []).append((here[1], here[2]))
         if not sure:
             self.doubtful_violations.add(key)
 
-    def occurs_every_turn(self, violation: Violation) -> bool:
+    def occurs_every_iteration(self, violation: Violation) -> bool:
         """Return True if a violation occurs in all states at its event that agree in the predicates no loop changes."""
         fixed = ~self.varying_predicates
         cause = self.event_at(violation.cause)

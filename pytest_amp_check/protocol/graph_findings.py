@@ -24,12 +24,12 @@ def find_short_first_windows(summary: GraphSummary) -> Iterator[tuple[str, Predi
     for key in summary.window_predicates:
         test = summary.graph.predicates[key]
         if (
-            (test.is_off_by_one or test.is_one_short)
+            (test.window_truth.is_off_by_one or test.window_truth.is_one_short)
             and summary.window_predicates[key]
             and key in summary.accumulating_windows
             and key not in summary.delayed_step_predicates
         ):
-            yield "window:off-by-one" if test.is_off_by_one else "window:one-short", test
+            yield "window:off-by-one" if test.window_truth.is_off_by_one else "window:one-short", test
 
 
 def find_inverted_windows(summary: GraphSummary) -> Iterator[Predicate]:
@@ -38,7 +38,7 @@ def find_inverted_windows(summary: GraphSummary) -> Iterator[Predicate]:
     ends = {guard for event in events if isinstance(event, (e.ScalerStep, e.Step)) for guard in event.guards}
     for key in summary.window_predicates:
         test = summary.graph.predicates[key]
-        if test.is_true_once and key in summary.accumulating_windows and (key, True) not in ends:
+        if test.window_truth.is_true_once and key in summary.accumulating_windows and (key, True) not in ends:
             yield test
 
 
@@ -135,7 +135,11 @@ def find_trailing_windows(summary: GraphSummary) -> Iterator[Predicate]:
         for key in summary.window_predicates
         if summary.window_predicates[key] and key in summary.accumulating_windows
     ]
-    tests = [test for test in tests if test.trailing_microbatches is not None and not test.is_off_by_one]
+    tests = [
+        test
+        for test in tests
+        if test.window_truth.trailing_microbatches is not None and not test.window_truth.is_off_by_one
+    ]
     if not tests or summary.program.attributes.fragment:
         return
     events = [node.event for node in summary.graph.nodes if node.event is not None]
@@ -151,8 +155,8 @@ def find_trailing_windows(summary: GraphSummary) -> Iterator[Predicate]:
 
 
 def describe_trailing(test: Predicate) -> dict[str, str]:
-    assert test.trailing_microbatches is not None
-    left, iterations = test.trailing_microbatches
+    assert test.window_truth.trailing_microbatches is not None
+    left, iterations = test.window_truth.trailing_microbatches
     number = f"the last {left} of" if left > 1 else "the last of"
     window = str(test.text)
     counter = find_counter(window) or "i + 1"

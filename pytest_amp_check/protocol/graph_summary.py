@@ -103,7 +103,7 @@ class GraphSummary(Checker):
             key
             for x in events
             if isinstance(x, (e.ScalerStep, e.Step))
-            and any(self.graph.predicates[k].eventually_excluded is truth for k, truth in x.guards)
+            and any(self.graph.predicates[k].window_truth.eventually_excluded is truth for k, truth in x.guards)
             for key, _ in x.guards
         }
         self.event_kinds: set[EventKind] = set(map(type, events))
@@ -195,7 +195,7 @@ class GraphSummary(Checker):
                 for key, truth in event.guards:
                     test = self.graph.predicates[key]
                     # A step that runs only while a counter is small does not end a window.
-                    counts = test.is_window_predicate and test.eventual_truth in (None, truth)
+                    counts = test.is_window_predicate and test.window_truth.eventual_truth in (None, truth)
                     if counts and (key, truth) not in everywhere:
                         # A step under the opposite truth handles the trailing microbatches of the loop.
                         windows.setdefault(key, truth)

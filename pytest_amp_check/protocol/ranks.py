@@ -180,7 +180,7 @@ def _find_uneven_skips(reports: Sequence[RankReport]) -> Iterator[Finding]:
     listed = ", ".join(str(number) for number in numbers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     values = {
         "scaler": sharing[0].scaler_name,
-        "turns": f"step{'s' if len(numbers) > 1 else ''} {listed}",
+        "skipped": f"step{'s' if len(numbers) > 1 else ''} {listed}",
         "ranks": _list_ranks(sorted(first)),
         "others": _list_ranks(sorted({each.rank for each in sharing} - first)),
     }

@@ -70,8 +70,8 @@ class Precedence:
     """The programs, paths and findings beside which a violation is not reported.
 
     - ``needs_every_path``: the violation counts only if every path to the node has the violation.
-    - ``needs_every_turn``: with ``needs_every_path``, the violation also counts if every path with the same choice of
-      flags, which no loop changes, has the violation.
+    - ``needs_every_iteration``: with ``needs_every_path``, the violation also counts if every path with the same choice
+      of flags, which no loop changes, has the violation.
     - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
     - ``needs_training``: the violation concerns the result of training. A test that steps no optimizer is not affected.
     - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
@@ -84,8 +84,8 @@ class Precedence:
 
     __slots__ = (
         "consequence_of",
+        "needs_every_iteration",
         "needs_every_path",
-        "needs_every_turn",
         "needs_repeated_call",
         "needs_training",
         "needs_update",
@@ -97,7 +97,7 @@ class Precedence:
         self,
         *,
         needs_every_path: bool = False,
-        needs_every_turn: bool = False,
+        needs_every_iteration: bool = False,
         needs_repeated_call: bool = False,
         needs_training: bool = False,
         needs_update: bool = False,
@@ -106,7 +106,7 @@ class Precedence:
         consequence_of: str = "",
     ) -> None:
         self.needs_every_path = needs_every_path
-        self.needs_every_turn = needs_every_turn
+        self.needs_every_iteration = needs_every_iteration
         self.needs_repeated_call = needs_repeated_call
         self.needs_training = needs_training
         self.needs_update = needs_update

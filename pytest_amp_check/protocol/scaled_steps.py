@@ -15,14 +15,14 @@ def find_scaled_step(program: Program, event: Event, exempt: Collection[object] 
 
     Scalers in ``exempt`` do not count. An event without a module may concern any module.
     """
-    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    live = {tracked_object.key for tracked_object in program.attributes.scalers.live_scalers}
     # The attribute has no scalers of frameworks, whose state the program need not save.
     live |= {each.key for each in program.objects if each.attributes.framework and each.attributes.enabled is not False}
     for step in program.iter_events():
         if isinstance(step, ScalerStep) and step.subject in live and step.subject not in exempt:
             owns = program.objects[step.object].attributes.owns if step.object is not None else None
-            is_apart = owns is not None and event.subject is not None and event.subject not in owns
-            if not is_apart and not are_exclusive(event, step):
+            is_of_other_module = owns is not None and event.subject is not None and event.subject not in owns
+            if not is_of_other_module and not are_exclusive(event, step):
                 return step
     return None
 

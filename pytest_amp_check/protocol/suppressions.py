@@ -127,7 +127,11 @@ class _Suppression:
             return
         if self.codes_by_word is None:
             if not self.used_codes and _are_all_checked(RULES, active):
-                yield "it stands below the first statement" if self.is_late else "no rule finds anything here"
+                yield (
+                    "ignore-file must come before the first statement"
+                    if self.is_late
+                    else "no rule finds anything here"
+                )
             return
         if not self.codes_by_word:
             yield "its list is empty"

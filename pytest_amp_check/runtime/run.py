@@ -272,8 +272,8 @@ class Run:
             raise AssertionError("\n".join([f"{count}:", *lines]))
         if not self.steps_total and not allow_no_steps:
             raise AssertionError(
-                "No training step was recorded, so there was nothing to check: nothing stepped an optimizer in this"
-                " thread while the recording lasted (allow_no_steps=True where none is meant to)"
+                "No training step was recorded: no optimizer was stepped in this thread during the recording"
+                " (pass allow_no_steps=True if that is expected)"
             )
 
     def _assert_recorded(self) -> None:

@@ -151,7 +151,10 @@ def apply_settings(findings: list[Finding], path: str, settings: Settings) -> li
 
 
 def suppress_findings(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
-    """Return the findings in one text, without suppressed findings and with unused suppressions."""
+    """Return the findings in one text that no comment suppresses and no setting disables, with the settings applied.
+
+    Findings about the comments themselves are added: unused, malformed and ambiguous suppressions.
+    """
     # Without a finding to suppress, only a comment of amp-check itself can be unused.
     settings = settings.for_file(path)
     wanted = settings.suppress and (findings or Suppressions.has_own_comment(text))

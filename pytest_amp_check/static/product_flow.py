@@ -33,8 +33,8 @@ _ACTIVATIONS = frozenset(
     "scaled_dot_product_attention multi_head_attention_forward gumbel_softmax prelu glu logsigmoid cross_entropy "
     "pixel_shuffle".split()
 )
-#: Ops whose derivative is infinite or large where their argument is near the end of its range, or whose result a small
-#: error of two arguments turns.
+#: Ops whose derivative is infinite or large where their argument is near the end of its range, or whose result has
+#: another direction after a small error of two arguments.
 _ANGLES = frozenset("acos arccos asin arcsin atan2 arctan2".split())
 #: Ops that make coordinates whole numbers.
 _ROUNDINGS = frozenset("floor round ceil trunc".split())

@@ -52,14 +52,14 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     scaled = [event for event in (*events[e.Scale], *events[e.ScalerStep]) if event.subject is not None]
     scalers = [tracked_object for tracked_object in program.objects if tracked_object.role == "scaler"]
     live = _live_scalers(program, scalers, scaled, events)
-    program.attributes.live_scalers = list(live)
+    program.attributes.scalers.live_scalers = list(live)
     handed = {key for event in events[e.Handoff] for key in event.objects}
     for scaler in scalers:
         scaler.attributes.confined = scaler.attributes.constructed and scaler.key not in handed
     mark_scaler_left_out(program)
-    program.attributes.left_scalers = _scalers_without_update(program, scalers)
-    program.attributes.scales_apart = any(map(_scales_for_other_code, program.graphs))
-    program.attributes.scaler_dtypes = set[str]().union(
+    program.attributes.scalers.without_update = _scalers_without_update(program, scalers)
+    program.attributes.scalers.splits_scaling = any(map(_scales_for_other_code, program.graphs))
+    program.attributes.scalers.loss_dtypes = set[str]().union(
         *(event.dtypes for event in events[e.Scale] if event.subject is not None)
     )
     steps = _scalers_by_optimizer(program, events)
@@ -75,7 +75,11 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
     owned_by_scaled |= _same_attributes(program, owned_by_scaled)
     scaled_adapters = _adapters_of(program, owned_by_scaled)
-    program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16, *scaled_adapters}
+    program.attributes.training.scaled_modules = {
+        *_with_submodules(program, owned_by_scaled),
+        *in_float16,
+        *scaled_adapters,
+    }
     frozen = {t.key for t in program.objects if t.attributes.training.frozen or t.attributes.training.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]
@@ -84,11 +88,11 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     # If the code chooses between a known optimizer and one that is not analyzed, the latter may keep float32 copies.
     unknown = [t for t in bare if not t.attributes.constructed]
     by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
-    program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
+    program.attributes.training.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     adapters = _adapters_of(program, _owned_modules(bare) | _given_modules(bare))
     trained |= _same_attributes(program, trained)
     of_trainer = _with_submodules(program, by_trainer.keys() - frozen)
-    program.attributes.trained_modules = {*trained, *of_trainer, *by_unknown, *adapters} - frozen
+    program.attributes.training.trained_modules = {*trained, *of_trainer, *by_unknown, *adapters} - frozen
     if events[e.ModuleCast]:
         _mark_casts(program)
     _mark_states(program, events, live)
@@ -135,7 +139,7 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
 
     ``entries`` yields the autocast entries, each time with more files.
     """
-    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    live = {tracked_object.key for tracked_object in program.attributes.scalers.live_scalers}
     scaled = [event for event in program.iter_events() if isinstance(event, e.Scale) and event.subject in live]
     bare = [event for event in scaled if event.autocast == "out"]
     # Objects of a known class enter a region only if their class does. An unknown object may be of another class.
@@ -447,7 +451,7 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
 
 def _apex_scalers_for(save: e.Save, program: Program, events: _EventsByKind) -> tuple[str, ...]:
     """Return the name of apex, if apex scales losses of a saved optimizer by a scale that changes."""
-    if program.attributes.has_fixed_apex_scale:
+    if program.attributes.scalers.has_fixed_apex_scale:
         return ()
     saved = frozenset(save.owners or ())
     used = (x for x in events[e.Restore] if x.owners is None or not saved or not saved.isdisjoint(x.owners))

@@ -15,10 +15,10 @@ from .sources import source_files
 class FileSelection(NamedTuple):
     """The files to check.
 
-    exclude           patterns of excluded files
-    include           patterns of the files to find in folders, () for all
-    force_exclude     if True, ``exclude`` also applies to files that the user names
-    gitignore         if True, files that git ignores are skipped in a folder
+    - ``exclude``: patterns of excluded files
+    - ``include``: patterns of the files to find in folders, () for all
+    - ``force_exclude``: if True, ``exclude`` also applies to files that the user names
+    - ``gitignore``: if True, files that git ignores are skipped in a folder
     """
 
     exclude: tuple[str, ...] = ()
@@ -37,15 +37,15 @@ _ALL_FILES = FileSelection()
 class Settings:
     """Settings of a check: findings to report, and options of the analysis.
 
-    select            codes, already resolved (``selection``)
-    files             the files to check
-    nearer            settings of nested folders, by real path; ``check_paths`` adds the settings that it finds
-    suppress          if True, comments suppress findings
-    helpers           effects of unanalyzed wrappers (``declared_wrappers``), by dotted name
-    torch             oldest torch version in use; None means that the project's own files say so
-    devices           device types on which the code runs, if known
-    assumed_dtype     assumed dtype of floating-point inputs and weights, "" to decide by evidence in the project
-    largest           maximum size of a parsed file in bytes of code, 0 for no limit
+    - ``select``: codes of the rules to report, without prefixes
+    - ``files``: the files to check
+    - ``nearer``: settings of nested folders, by real path; ``check_paths`` adds the settings that it finds
+    - ``suppress``: if True, comments suppress findings
+    - ``helpers``: effects of unanalyzed wrappers (``declared_wrappers``), by dotted name
+    - ``torch``: oldest torch version in use; None means that the project's own files say so
+    - ``devices``: device types on which the code runs, if known
+    - ``assumed_dtype``: assumed dtype of floating-point inputs and weights, "" to decide by evidence in the project
+    - ``largest``: maximum size of a parsed file in bytes of code, 0 for no limit
     """
 
     __slots__ = (

@@ -219,7 +219,7 @@ def test_the_modules_that_come_nearest_to_the_end_of_float16() -> None:
     outputs = {"layers.3": 30000.0, "layers.2": 65504.0, "layers.1": 5.0, "head": 1023.0, "": 1e6, "x": 2e4}
     products = {"layers.3.attention: matmul": float("inf"), "small": 1024.0}
     assert drawn(run(headroom={"outputs": outputs, "products": products}))[1:] == [
-        "headroom  float16 ends at 65504, so many times what was reached",
+        "headroom  float16 maximum of 65504, as a multiple of the largest value",
         "              <0.1  layers.3.attention: matmul",
         "              <0.1  the model",
         "               1.0  layers.2",

@@ -306,7 +306,7 @@ def test_explain_finds_a_message_of_torch_by_its_text(words: tuple[str, ...]) ->
     done = amp_check("explain", *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# Attempting to unscale FP16 gradients.\n")
-    for section in ("What it means", "Where it comes from, and what to do", "Rules", "Sources"):
+    for section in ("What it means", "Causes and fixes", "Rules", "Sources"):
         assert f"\n## {section}\n" in done.stdout
     assert "`amp-check explain AMP501`" in done.stdout
 
@@ -315,9 +315,9 @@ def test_explain_reads_a_traceback_from_standard_input() -> None:
     log = b"step 10\nTraceback (most recent call last):\nAssertionError: No inf checks were recorded prior to update.\n"
     done = amp_check("explain", "-", stdin=log)
     assert done.stdout.startswith("# No inf checks were recorded prior to update.\n")
-    told = json.loads(amp_check("explain", "-", "--output-format", "json", stdin=log).stdout)
-    assert [message["name"] for message in told] == ["no-inf-checks-before-update"]
-    assert all(cause["remedy"] for cause in told[0]["causes"])
+    reported = json.loads(amp_check("explain", "-", "--output-format", "json", stdin=log).stdout)
+    assert [message["name"] for message in reported] == ["no-inf-checks-before-update"]
+    assert all(cause["remedy"] for cause in reported[0]["causes"])
 
 
 def test_explain_offers_the_nearest_messages() -> None:

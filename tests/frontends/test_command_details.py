@@ -28,8 +28,8 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def amp_check(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     """Run a command in this process. Return its exit code, standard output, and standard error."""
     code = cli.main([*argv])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    reported = capsys.readouterr()
+    return code, reported.out, reported.err
 
 
 # Fixes.
@@ -141,9 +141,9 @@ def test_a_fix_of_standard_input_is_written_there(
     given = io.TextIOWrapper(io.BytesIO(BAD.encode()), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", given)
     assert cli.main(["check", "--fix", "-"]) == 0
-    told = capsysbinary.readouterr()
-    assert told.out.decode().count("scaler.unscale_(optimizer)") == 1
-    assert told.err.decode() == "Found 1 error in 1 file (1 fixed, 0 remaining).\n"
+    reported = capsysbinary.readouterr()
+    assert reported.out.decode().count("scaler.unscale_(optimizer)") == 1
+    assert reported.err.decode() == "Found 1 error in 1 file (1 fixed, 0 remaining).\n"
 
 
 def test_standard_input_has_a_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,9 @@ def test_gitlab() -> None:
 
 
 def test_reviewdog() -> None:
-    told = json.loads(shown("rdjson", findings()))
-    assert (told["source"], told["severity"]) == ({"name": "amp-check"}, "WARNING")
-    rare, error = told["diagnostics"]
+    reported = json.loads(shown("rdjson", findings()))
+    assert (reported["source"], reported["severity"]) == ({"name": "amp-check"}, "WARNING")
+    rare, error = reported["diagnostics"]
     # Columns count bytes: a letter of two bytes precedes the edit.
     assert error == {
         "message": "clip-before-unscale: scaled: unscale",
@@ -296,9 +296,9 @@ def test_the_summary_of_a_step() -> None:
         "| AMP201 clip | error | `a.py:1` | cell 2, line 3: a\\|b c |\n"
     )
     many = [Finding("AMP201", "clip", "error", "x", Site("a.py", 1, 0))] * 1201
-    told = ci_formats.summary_markdown(many, "Found 1,201.", sources)
-    assert told.count("| AMP201 clip |") == 200
-    assert told.endswith("\nand 1,001 more.\n")
+    reported = ci_formats.summary_markdown(many, "Found 1,201.", sources)
+    assert reported.count("| AMP201 clip |") == 200
+    assert reported.endswith("\nand 1,001 more.\n")
 
 
 def test_the_summary_of_a_step_is_added_to_its_file(

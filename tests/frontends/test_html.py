@@ -321,14 +321,14 @@ def hostile_run() -> dict[str, Any]:
         # States are names of the automaton, not of the user.
         return value + EVIL if isinstance(value, str) and key not in ("severity", "spans", "state") else value
 
-    told = {
+    reported = {
         "frame": [[("31 |", "dim"), (" clip_grad_norm_()", "source")]],
         "some": "only on some paths",
         "lead": "trace",
         "events": [{"place": "train.py:31", "called": " (called from a.py:1)", "text": "clips", "source": "clip()"}],
         "help": [[("help: ", "dim"), ("amp-check explain AMP201", "command")]],
     }
-    run: dict[str, Any] = attacked(example_run(findings=[finding(), finding(told=told)]))
+    run: dict[str, Any] = attacked(example_run(findings=[finding(), finding(reported=reported)]))
     return run
 
 

@@ -404,9 +404,9 @@ def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
             assert refused("check", "--config", f"{wrong} = 1", ".").endswith(f"key '{wrong}' in --config{said}")
             for name, table in (("amp-check.toml", ""), ("pyproject.toml", "[tool.amp-check]\n")):
                 (tmp_path / name).write_text(f"{table}{wrong} = 1\n")
-                told = refused("check", ".")
-                assert f"unknown key '{wrong}' in " in told
-                assert told.endswith(f"{name}{said}")
+                reported = refused("check", ".")
+                assert f"unknown key '{wrong}' in " in reported
+                assert reported.endswith(f"{name}{said}")
                 (tmp_path / name).unlink()
         variable = f"AMP_CHECK_{wrong.upper().replace('-', '_')}"
         monkeypatch.setenv(variable, "1")
@@ -442,25 +442,25 @@ def test_a_wrong_value_is_answered_at_every_door_of_the_command(
 ) -> None:
     word, said, toml, said_of_toml = WRONG[option.kind]
     for command, flag in flags_of(option) if word is not None else ():
-        told = refused(command, f"{flag}={word}", "train.py")
-        assert said in told
-        assert flag in told
+        reported = refused(command, f"{flag}={word}", "train.py")
+        assert said in reported
+        assert flag in reported
     if word is not None:
         monkeypatch.setenv(option.environment_variable, word)
-        told = refused("check", ".")
-        assert said in told
-        assert option.environment_variable in told or option.key == "config"
+        reported = refused("check", ".")
+        assert said in reported
+        assert option.environment_variable in reported or option.key == "config"
         monkeypatch.delenv(option.environment_variable)
     if option.allowed_in_file:
-        told = refused("check", "--config", f"{option.key} = {toml}", ".")
-        assert f"--config {option.key} must be" in told
-        assert said_of_toml in told
+        reported = refused("check", "--config", f"{option.key} = {toml}", ".")
+        assert f"--config {option.key} must be" in reported
+        assert said_of_toml in reported
         for name, table in (("amp-check.toml", ""), ("pyproject.toml", "[tool.amp-check]\n")):
             (tmp_path / name).write_text(f"{table}{option.key} = {toml}\n")
-            told = refused("check", ".")
-            assert f"{option.key} in " in told
-            assert f"{name} must be" in told
-            assert said_of_toml in told
+            reported = refused("check", ".")
+            assert f"{option.key} in " in reported
+            assert f"{name} must be" in reported
+            assert said_of_toml in reported
             (tmp_path / name).unlink()
 
 
@@ -472,18 +472,18 @@ def test_a_wrong_value_is_answered_at_every_door_of_pytest(option: Option, pytes
         # The missing file is still reported.
         word, said = ("gone.py", "gone.py does not exist") if option.kind is kinds.PATHS else (None, "")
     if option.pytest_flag and word is not None:
-        told = refused_by_pytest(pytester, f"{option.pytest_flag}={word}")
-        assert said in told
-        assert option.pytest_flag in told
+        reported = refused_by_pytest(pytester, f"{option.pytest_flag}={word}")
+        assert said in reported
+        assert option.pytest_flag in reported
     if option.ini and word is not None:
-        told = refused_by_pytest(pytester, "-o", f"{option.ini}={word}")
-        assert told.startswith(f"amp-check: -o {option.ini}")
-        assert said in told
+        reported = refused_by_pytest(pytester, "-o", f"{option.ini}={word}")
+        assert reported.startswith(f"amp-check: -o {option.ini}")
+        assert said in reported
         path = pytester.path / "pytest.ini"
         path.write_text(f"[pytest]\n{option.ini} = {word}\n")
-        told = refused_by_pytest(pytester)
-        assert told.startswith(f"amp-check: {option.ini} in {path}")
-        assert said in told
+        reported = refused_by_pytest(pytester)
+        assert reported.startswith(f"amp-check: {option.ini} in {path}")
+        assert said in reported
 
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if not o.allowed_in_file], ids=lambda option: option.key)
@@ -539,8 +539,8 @@ def test_what_extends_is_taken_from_all_doors_together(tmp_path: Path, monkeypat
     assert "AMP503" in make_settings(options).select
     assert "AMP201" in make_settings(options).select
     assert make_settings(cli("--select", "AMP1", "--extend-select", "AMP7")).select.isdisjoint({"AMP201"})
-    told = make_settings(cli("--per-file-ignores", "x.py:AMP1", "--extend-per-file-ignores", "x.py:AMP2"))
-    assert [pattern for pattern, _ in told.per_file_ignores] == ["x.py", "x.py"]
+    reported = make_settings(cli("--per-file-ignores", "x.py:AMP1", "--extend-per-file-ignores", "x.py:AMP2"))
+    assert [pattern for pattern, _ in reported.per_file_ignores] == ["x.py", "x.py"]
 
 
 def test_what_is_selected_besides_is_taken_back_by_no_farther_ignore(tmp_path: Path) -> None:
@@ -789,7 +789,7 @@ def test_an_unknown_rule_says_where_it_stands(argv: list[str], said: str) -> Non
 
 
 def test_settings_hold_codes(tmp_path: Path) -> None:
-    told = make_settings(
+    reported = make_settings(
         cli(
             "--select=AMP2",
             "--ignore=clip-before-unscale",
@@ -798,16 +798,16 @@ def test_settings_hold_codes(tmp_path: Path) -> None:
             "--exclude=gen",
         )
     )
-    assert "AMP202" in told.select
-    assert not {"AMP201", "AMP101"} & told.select
-    assert told.severity["AMP202"] == "error"
-    assert told.severity["AMP203"] == "info"
-    assert "AMP101" not in told.severity
-    ((pattern, codes),) = told.per_file_ignores
+    assert "AMP202" in reported.select
+    assert not {"AMP201", "AMP101"} & reported.select
+    assert reported.severity["AMP202"] == "error"
+    assert reported.severity["AMP203"] == "info"
+    assert "AMP101" not in reported.severity
+    ((pattern, codes),) = reported.per_file_ignores
     assert pattern == "x.py"
     assert {"AMP103", "AMP201", "AMP204"} <= codes
     assert "AMP210" not in codes
-    assert told.files.exclude == ("gen",)
+    assert reported.files.exclude == ("gen",)
 
 
 @pytest.mark.parametrize("face", [CLI, RUN, PYTEST])

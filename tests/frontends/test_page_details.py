@@ -504,7 +504,7 @@ def test_the_chart_of_steps_in_full() -> None:
 
 def test_a_state_is_marked_where_its_finding_was_made() -> None:
     run = example_run()
-    found = run["states"]["faults"]
+    found = run["states"]["violations"]
     found[0]["spans"] = [[0, 0], [3, 3], [5, 8]]
     drawn = panel(page(run), "run-1-steps", "state")["data"]
     # In the middle of the second of three states, at the ends of each series of steps. A series has a line.
@@ -540,7 +540,7 @@ def test_states_of_two_optimizers_have_panels_of_their_own() -> None:
     assert len(drawn[0]["data"]) == 2
     assert len(drawn[1]["data"]) == 1
     assert drawn[1]["height"] == 56
-    run["states"]["faults"][0]["optimizer"] = 1
+    run["states"]["violations"][0]["optimizer"] = 1
     assert [len(each["data"]) for each in page(run).data["run-1-steps-data"]["panels"][1:3]] == [1, 2]
 
 
@@ -720,8 +720,8 @@ def test_text_in_the_data_of_a_chart_stays_what_it_is() -> None:
 
 
 def test_code_and_paragraphs_in_prose() -> None:
-    told = finding(message="`a < b` and ``c``\n\nnext `d")
-    source = html.render_report([example_run(findings=[told])])
+    reported = finding(message="`a < b` and ``c``\n\nnext `d")
+    source = html.render_report([example_run(findings=[reported])])
     assert "<p><code>a &lt; b</code> and <code>c</code><br><br>next `d</p>" in source
 
 
@@ -829,7 +829,7 @@ def test_ways_of_gradients_are_counted_and_their_steps_said() -> None:
     way, other = ["clean", "raw", "spent"], ["clean", "fed"]
     spans = [[n * 2, n * 2, way] for n in range(7)] + [[1000, 1999, other], [2000, 2000, []]]
     run["states"]["optimizers"][0]["spans"] = spans
-    run["states"]["faults"] = []
+    run["states"]["violations"] = []
     assert tables(run).rows["What the gradients went through"] == [
         ["optimizer", "CLEAN → RAW → SPENT", "7", "0, 2, 4, 6, 8, 10, …"],
         ["optimizer", "CLEAN → FED", "1,000", "1,000 to 1,999"],

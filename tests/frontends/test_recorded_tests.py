@@ -229,10 +229,10 @@ def test_shared_code_is_told_once_in_full_with_the_number_of_tests(project: pyte
     result.assert_outcomes(failed=4)
     assert result.outlines.count("  trace:") == 1
     assert result.outlines.count("  in full at test_a.py::test_bad[0]") == 3
-    counted, told, total = summary(result)
+    counted, reported, total = summary(result)
     assert counted == "1  AMP201  [error]  clip-before-unscale"
-    assert told.startswith("train.py:16:13: AMP201 [error]")
-    assert told.endswith(" (in 4 tests)")
+    assert reported.startswith("train.py:16:13: AMP201 [error]")
+    assert reported.endswith(" (in 4 tests)")
     assert total == "Found 1 error in 4 tests that train."
 
 
@@ -240,10 +240,10 @@ def test_info_does_not_fail_and_is_told_at_the_end(project: pytest.Pytester) -> 
     bfloat16 = "import torch\ndef test_bf16():\n    train(dtype=torch.bfloat16)\n"
     result = run(project, bfloat16, "--amp-select=AMP503")
     result.assert_outcomes(passed=1)
-    counted, told, total = summary(result)
+    counted, reported, total = summary(result)
     assert counted == "1  AMP503  [info]  scaler-with-bf16"
-    assert "AMP503 [info] scaler-with-bf16: " in told
-    assert told.endswith(" (in 1 test)")
+    assert "AMP503 [info] scaler-with-bf16: " in reported
+    assert reported.endswith(" (in 1 test)")
     assert total == "Found 1 info in 1 test that trains."
     run(project, bfloat16, "--amp-select=AMP201").assert_outcomes(passed=1)
 
@@ -252,12 +252,12 @@ def test_rules_that_are_off_by_default_can_be_chosen(project: pytest.Pytester) -
     scheduled = TRAIN.replace("    for step", "    plan = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n    for step")
     project.makepyfile(train=scheduled.replace("    return", "        plan.step()\n    return"))
     test = "def test_it():\n    train(skip=True)\n"
-    told = "1  AMP403  [info]  scheduler-cadence"
+    reported = "1  AMP403  [info]  scheduler-cadence"
     # A step was skipped, which is shown in any case.
-    assert summary(run(project, test))[0] == told
+    assert summary(run(project, test))[0] == reported
     assert "AMP403" not in run(project, test, "--amp-ignore=AMP403").stdout.str()
     assert "AMP403" not in run(project, test, "--amp-select=AMP2").stdout.str()
-    assert summary(run(project, test, "--amp-select=AMP403"))[0] == told
+    assert summary(run(project, test, "--amp-select=AMP403"))[0] == reported
     assert "AMP403" not in run(project, "def test_it():\n    train()\n").stdout.str()
 
 
@@ -486,9 +486,9 @@ def test_workers(project: pytest.Pytester) -> None:
     result = run_pytest(project, *FLAGS, *flags, "test_a.py", warm_children=True)
     result.assert_outcomes(failed=5, passed=1)
     assert result.outlines.count("  trace:") == 1
-    counted, told, first, *_, total, report = summary(result)
+    counted, reported, first, *_, total, report = summary(result)
     assert counted == "1  AMP201  [error]  clip-before-unscale"
-    assert told.endswith(" (in 4 tests)")
+    assert reported.endswith(" (in 4 tests)")
     assert first == "test_a.py::test_good"
     assert total == "Found 1 error in 5 tests that train."
     assert report == "The report of 5 runs is in amp.html."
@@ -785,8 +785,8 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     # A color terminal shows the same text, in color.
     coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes", warm_children=True)
     assert "\x1b[" in "".join(line for line in coloured.outlines if "of 3 steps skipped" in line)
-    told = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
-    assert told[:-1] == shown[:-1]
+    reported = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
+    assert reported[:-1] == shown[:-1]
     # A training without problems is not mentioned, and no training is mentioned without -v.
     assert not any("test_quiet" in line for line in shown)
     assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers, warm_children=True)))

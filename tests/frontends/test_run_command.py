@@ -225,8 +225,8 @@ def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
         "__main__ train.py train.py __main__",
         f"True {folder.name}",
         (
-            "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own "
-            "(--allow-no-steps where none is meant to)."
+            "No training step was recorded: no optimizer was stepped in this process or one of its threads "
+            "(use --allow-no-steps if that is expected)."
         ),
         "at exit",
     ]

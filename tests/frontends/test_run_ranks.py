@@ -66,7 +66,7 @@ def test_all_is_well_where_all_skip(warm: bool) -> None:
 def test_ranks_that_die_are_named() -> None:
     done = launched(3, "dies")
     assert done.returncode != 0
-    said = "ended without a word of what it had recorded"
+    said = "exited without reporting its results"
     assert f"amp-check: error: rank 1 {said}; rank 2 {said}\n" in done.stderr
 
 
@@ -80,7 +80,7 @@ def test_ranks_that_fail_after_one_died_have_told() -> None:
         "No mistakes found in 6 training steps on 3 ranks.",
     ]
     errors = [line for line in done.stderr.splitlines() if line.startswith("amp-check: error")]
-    assert errors == ["amp-check: error: rank 3 ended without a word of what it had recorded"]
+    assert errors == ["amp-check: error: rank 3 exited without reporting its results"]
 
 
 def test_a_failed_rank_that_is_asked_to_end_prints_its_report(tmp_path: Path) -> None:

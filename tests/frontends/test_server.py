@@ -468,11 +468,11 @@ def test_an_edit_of_what_was_never_opened_is_passed_over_in_silence(tmp_path: Pa
 
 
 def test_a_finding_leads_to_the_page_of_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "Metadata-Version: 2.1\nName: pytest-amp-check\nVersion: 1\n"
-    told += "Project-URL: Documentation, https://example.org/docs\n"
+    reported = "Metadata-Version: 2.1\nName: pytest-amp-check\nVersion: 1\n"
+    reported += "Project-URL: Documentation, https://example.org/docs\n"
     distribution = tmp_path / "installed" / "pytest_amp_check-1.dist-info"
     distribution.mkdir(parents=True)
-    (distribution / "METADATA").write_text(told, encoding="utf-8")
+    (distribution / "METADATA").write_text(reported, encoding="utf-8")
     around = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(distribution.parent), around])))
     with Editor(tmp_path) as editor:

@@ -180,7 +180,7 @@ def search() -> Search:
 def test_every_state_answers_every_input() -> None:
     # One input for each result: there are a million inputs.
     states: dict[OptimizerState, tuple[OptimizerState, str]] = {}
-    told: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
+    reported: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
     for state in sample(every_state(), 19):
         for event, divided in product(a.INPUTS, (True, False)):
             after, faults = transition.__wrapped__(
@@ -193,7 +193,7 @@ def test_every_state_answers_every_input() -> None:
                 clipped_mixed=not divided,
             )
             states.setdefault(after, (state, event))
-            told.setdefault(faults, (state, event))
+            reported.setdefault(faults, (state, event))
     for after, question in states.items():
         assert after.loop_kind in INSIDE, question
         assert after.grads in a.GRADS, question
@@ -201,7 +201,7 @@ def test_every_state_answers_every_input() -> None:
         assert after.scaler_key in (0, -1), question
         assert all(isinstance(getattr(after, flag), bool) for flag in FLAGS), question
         assert after.clips in CLIPS, question
-    for faults, question in told.items():
+    for faults, question in reported.items():
         assert len(set(faults)) == len(faults), question
         assert set(faults) <= set(LABELS), question
 
@@ -269,12 +269,12 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given(search: Search) -
 
 def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
-    for _, fault in LABELS.values():
-        assert {*fault.precedence.yields_to, *fault.precedence.yields_where_detected} <= set(LABELS)
-        assert {other for _, other in fault.cause.label_overrides} <= LABELS.keys()
-        assert all(issubclass(kind, e.Event) for kind in (*fault.cause.kinds, *fault.trace_kinds))
-        assert fault.cause.kinds or not (fault.cause.every or fault.cause.unscaled_only)
-        excuses |= {fault.exemption} - {""}
+    for _, violation in LABELS.values():
+        assert {*violation.precedence.yields_to, *violation.precedence.yields_where_detected} <= set(LABELS)
+        assert {other for _, other in violation.cause.label_overrides} <= LABELS.keys()
+        assert all(issubclass(kind, e.Event) for kind in (*violation.cause.kinds, *violation.trace_kinds))
+        assert violation.cause.kinds or not (violation.cause.every or violation.cause.unscaled_only)
+        excuses |= {violation.exemption} - {""}
     assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
 
 

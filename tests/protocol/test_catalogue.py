@@ -166,7 +166,7 @@ def test_prose_is_complete(rule: Rule) -> None:
 
 @every_rule
 def test_severities_are_known_and_an_error_rule_has_an_error(rule: Rule) -> None:
-    severities = {fault.severity or rule.severity for fault in rule.violations.values()}
+    severities = {violation.severity or rule.severity for violation in rule.violations.values()}
     assert severities <= set(SEVERITIES)
     assert rule.severity in severities
 
@@ -190,7 +190,7 @@ def problems_of(message: str) -> Iterator[str]:
 
 
 def test_each_message_is_one_sentence_with_the_way_out_after_a_colon_and_names_in_backticks() -> None:
-    wrong = {label: found for label, (_, fault) in LABELS.items() if (found := [*problems_of(fault.message)])}
+    wrong = {label: found for label, (_, violation) in LABELS.items() if (found := [*problems_of(violation.message)])}
     assert wrong == {}
 
 
@@ -208,8 +208,8 @@ def test_what_is_wrong_with_a_message() -> None:
 def test_each_message_uses_names_that_someone_gives() -> None:
     nobody_gives = {}
     for label in LABELS:
-        rule, fault = LABELS[label]
-        unknown = fields(fault.message) - NAMES - OF_PATHS.get(label, set())
+        rule, violation = LABELS[label]
+        unknown = fields(violation.message) - NAMES - OF_PATHS.get(label, set())
         if label.endswith("-framework"):
             unknown -= OF_FRAMEWORKS
         if unknown and not (rule.event_checks or rule.program_checks or rule.code in BY_ENGINE):
@@ -411,7 +411,7 @@ def test_a_rule_as_other_programs_get_it() -> None:
 SITE = Site("train.py", 3, function="main")
 
 
-def judged(
+def checked(
     code: str, kind: EventKind, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
 ) -> dict[str, str]:
     """Return the labels that a rule's check reports for one event, with the rendered messages."""
@@ -429,7 +429,7 @@ def judged(
 
 
 def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
-    return judged("AMP216", events.ScalerNew, {"callable": "torch.amp.GradScaler", "arguments": dict(facts)}, site)
+    return checked("AMP216", events.ScalerNew, {"callable": "torch.amp.GradScaler", "arguments": dict(facts)}, site)
 
 
 @pytest.mark.parametrize(
@@ -614,7 +614,7 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
 def test_what_one_event_alone_is_found_for(
     code: str, kind: EventKind, facts: dict[str, Any], label: str, says: str
 ) -> None:
-    found = judged(code, kind, facts)
+    found = checked(code, kind, facts)
     assert list(found) == [label]
     assert says in found[label]
 
@@ -642,7 +642,7 @@ def test_what_one_event_alone_is_found_for(
     ],
 )
 def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts: dict[str, Any]) -> None:
-    assert judged(code, kind, facts) == {}
+    assert checked(code, kind, facts) == {}
 
 
 @pytest.mark.parametrize(
@@ -650,8 +650,8 @@ def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts:
 )
 def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
     program = Program()
-    program.attributes.scaler_dtypes = set(dtypes)
-    found = judged("AMP602", events.ScalerStep, {"unsynchronised": "plain"}, program=program)
+    program.attributes.scalers.loss_dtypes = set(dtypes)
+    found = checked("AMP602", events.ScalerStep, {"unsynchronised": "plain"}, program=program)
     assert list(found) == ["step@shards-plain"] * finds
 
 
@@ -663,7 +663,7 @@ def test_a_collapse_of_no_known_cause_names_none() -> None:
 def update(**facts: Any) -> dict[str, str]:
     """Return the AMP801 messages after an update of a well-calibrated scaler, except for the given attributes."""
     good = {"scale": 1024.0, "skips_in_a_row": 0, "skips": 6, "steps": 400, "growth_interval": 2000}
-    return judged("AMP801", events.Update, {**good, **facts})
+    return checked("AMP801", events.Update, {**good, **facts})
 
 
 @pytest.mark.parametrize(
@@ -728,23 +728,23 @@ def test_a_larger_first_scale_takes_longer_to_come_down(first: object, calibrati
 
 
 def test_a_scheduler_that_runs_ahead_is_judged_by_the_steps_between() -> None:
-    assert list(judged("AMP403", events.SchedulerStep, {"skipped": True})) == ["scheduler:skipped"]
-    assert list(judged("AMP403", events.SchedulerStep, {"idle": True})) == ["scheduler:micro-batch"]
-    assert judged("AMP403", events.SchedulerStep, {"skipped": False, "idle": False}) == {}
+    assert list(checked("AMP403", events.SchedulerStep, {"skipped": True})) == ["scheduler:skipped"]
+    assert list(checked("AMP403", events.SchedulerStep, {"idle": True})) == ["scheduler:micro-batch"]
+    assert checked("AMP403", events.SchedulerStep, {"skipped": False, "idle": False}) == {}
 
 
 def test_what_only_a_run_shows_is_judged_by_its_facts() -> None:
-    assert list(judged("AMP109", events.Forward, {"poisoned": True})) == ["forward@poisoned"]
-    assert judged("AMP109", events.Forward, {}) == {}
-    assert list(judged("AMP217", events.ScalerNew, {"disabled_itself": True})) == ["scaler:disabled-itself"]
-    assert judged("AMP217", events.ScalerNew, {"disabled_itself": False}) == {}
-    assert list(judged("AMP218", events.GradInvalid, {})) == ["grads:invalid"]
+    assert list(checked("AMP109", events.Forward, {"poisoned": True})) == ["forward@poisoned"]
+    assert checked("AMP109", events.Forward, {}) == {}
+    assert list(checked("AMP217", events.ScalerNew, {"disabled_itself": True})) == ["scaler:disabled-itself"]
+    assert checked("AMP217", events.ScalerNew, {"disabled_itself": False}) == {}
+    assert list(checked("AMP218", events.GradInvalid, {})) == ["grads:invalid"]
 
 
 def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:
-    assert list(judged("AMP211", events.ScalerStep, {"closure": True})) == ["step-closure"]
-    assert judged("AMP211", events.ScalerStep, {"closure": False}) == {}
-    assert judged("AMP211", events.ScalerStep, {}) == {}
+    assert list(checked("AMP211", events.ScalerStep, {"closure": True})) == ["step-closure"]
+    assert checked("AMP211", events.ScalerStep, {"closure": False}) == {}
+    assert checked("AMP211", events.ScalerStep, {}) == {}
 
 
 def save(**facts: Any) -> Event:
@@ -774,7 +774,7 @@ def test_a_checkpoint_with_an_optimizer_and_no_scaler_is_found_once() -> None:
     program = saving(save(), save())
     program.graphs *= 2
     assert len(check(program, frozenset({"AMP401"}))) == 1
-    assert unsaved(save(), scaler_dtypes=("float16", "bfloat16"))
+    assert unsaved(save(), loss_dtypes=("float16", "bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -793,17 +793,17 @@ def test_checkpoints_that_need_no_scaler_or_may_have_one(facts: dict[str, Any]) 
 
 
 def test_a_scaler_over_bfloat16_has_nothing_to_save() -> None:
-    assert unsaved(save(), scaler_dtypes=("bfloat16",)) == []
+    assert unsaved(save(), loss_dtypes=("bfloat16",)) == []
 
 
 def test_a_scaler_saved_as_an_object_is_named() -> None:
     program = Program()
     program.add_object("scaler", "self.scaler")
-    found = judged("AMP402", events.Save, {"whole_scalers": (0,)}, program=program)
+    found = checked("AMP402", events.Save, {"whole_scalers": (0,)}, program=program)
     assert "`self.scaler`" in found["save:whole-scaler"]
     for whole in (("grad_scaler",), ("grad_scaler", "other")):
-        assert "`grad_scaler`" in judged("AMP402", events.Save, {"whole_scalers": whole})["save:whole-scaler"]
-    assert judged("AMP402", events.Save, {"whole_scalers": ()}) == {}
+        assert "`grad_scaler`" in checked("AMP402", events.Save, {"whole_scalers": whole})["save:whole-scaler"]
+    assert checked("AMP402", events.Save, {"whole_scalers": ()}) == {}
 
 
 @pytest.mark.parametrize(

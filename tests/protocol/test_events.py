@@ -182,10 +182,14 @@ def test_of_a_test_nothing_is_known_at_first() -> None:
         [],
         frozenset(),
     )
-    assert (test.trailing_microbatches, test.eventual_truth, test.eventually_excluded) == (None, None, None)
+    assert (
+        test.window_truth.trailing_microbatches,
+        test.window_truth.eventual_truth,
+        test.window_truth.eventually_excluded,
+    ) == (None, None, None)
     assert not (
         test.is_window_predicate
-        or test.is_off_by_one
+        or test.window_truth.is_off_by_one
         or test.is_flag
         or test.compares_scales
         or test.asks_first_iteration

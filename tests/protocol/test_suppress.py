@@ -227,7 +227,7 @@ class TestWholeFile:
         assert idle(text) == ["AMP201, below the first statement"]
 
     def test_too_low_of_every_rule(self) -> None:
-        assert idle("a = 1\n# amp: ignore-file\n") == ["it stands below the first statement"]
+        assert idle("a = 1\n# amp: ignore-file\n") == ["ignore-file must come before the first statement"]
 
 
 class TestUnused:

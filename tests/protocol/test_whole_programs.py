@@ -36,7 +36,7 @@ def program_of(*graphs: Graph, **facts: Any) -> Program:
     return program
 
 
-def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
+def checked(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
     """Return the label, the line and the values of each violation of a rule."""
     checks = RULES[code].program_checks.values()
     return [(label, event.site.line, dict(values)) for check in checks for label, event, values, _ in check(program)]
@@ -86,7 +86,7 @@ CALLED = at(1, "restore", at(7))
     ],
 )
 def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: bool) -> None:
-    places = judged("AMP402", program_of(*graphs))
+    places = checked("AMP402", program_of(*graphs))
     assert [*dict.fromkeys((label, line) for label, line, _ in places)] == [NOT_LOADED[:2]] * found
     assert all(values == NOT_LOADED[2] for _, _, values in places)
 
@@ -95,10 +95,10 @@ def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: b
     ("dtypes", "found"), [(set(), True), ({"float16"}, True), ({"float16", "bfloat16"}, True), ({"bfloat16"}, False)]
 )
 def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
-    assert judged("AMP402", program_of(graph_of(load()), scaler_dtypes=dtypes)) == [NOT_LOADED] * found
+    assert checked("AMP402", program_of(graph_of(load()), loss_dtypes=dtypes)) == [NOT_LOADED] * found
     saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
     names = {"optimizer": "opt", "scaler": "scaler"}
-    assert judged("AMP401", program_of(graph_of(saved), scaler_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
+    assert checked("AMP401", program_of(graph_of(saved), loss_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,22 @@ def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtyp
         ({"whole_scalers": ("scaler",)}, {}, ""),
         ({"optimizers": ()}, {}, ""),
         ({"scope_scalers": ()}, {}, ""),
-        ({}, {"remade": {"scaler"}}, ""),
-        ({}, {"remade": {"other"}}, "save:no-scaler"),
+        ({}, {"recreated_names": {"scaler"}}, ""),
+        ({}, {"recreated_names": {"other"}}, "save:no-scaler"),
     ],
 )
 def test_what_a_checkpoint_lacks(facts: dict[str, Any], known: dict[str, Any], label: str) -> None:
     saved = e.Save(at(1), **{"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
-    assert [said for said, _, _ in judged("AMP401", program_of(graph_of(saved), **known))] == ([label] if label else [])
+    assert [said for said, _, _ in checked("AMP401", program_of(graph_of(saved), **known))] == (
+        [label] if label else []
+    )
 
 
 @pytest.mark.parametrize(("optimizers", "found"), [((), False), (("opt",), True)])
 def test_a_scaler_that_is_saved_in_a_file_of_its_own_is_saved(optimizers: tuple[str, ...], found: bool) -> None:
     saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
     other = e.Save(at(2), scalers=("scaler",), optimizers=optimizers)
-    assert [line for _, line, _ in judged("AMP401", program_of(graph_of(saved, other)))] == [1] * found
+    assert [line for _, line, _ in checked("AMP401", program_of(graph_of(saved, other)))] == [1] * found
 
 
 def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], **facts: Any) -> list[Any]:
@@ -137,8 +139,8 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
     hooked = e.CommHook(at(2), **hook)
     stepped = e.ScalerStep(at(3), scaler.key, **{"object": optimizer.key, **step})
     program.graphs = [graph_of(made, hooked, stepped, stepped)]
-    program.attributes.live_scalers = [scaler]
-    return judged("AMP604", program)
+    program.attributes.scalers.live_scalers = [scaler]
+    return checked("AMP604", program)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +165,8 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
 def test_a_hook_that_compresses_what_a_scaler_has_scaled(
     scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], owns: tuple[int, ...] | None, found: bool
 ) -> None:
-    told = compressed(scale, hook, step, owns=owns)
-    assert told == [("hook@scaled", 2, {"scaler": "the scaler"})] * found
+    reported = compressed(scale, hook, step, owns=owns)
+    assert reported == [("hook@scaled", 2, {"scaler": "the scaler"})] * found
 
 
 def test_the_scaler_of_a_hook_is_called_what_its_step_calls_it() -> None:
@@ -197,7 +199,7 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
     }
     function = e.CustomFunction(at(1), applied=applied, how="forward")
     program = program_of(graph_of(function, *(others[name] for name in around)))
-    assert judged("AMP107", program) == [("function:forward", 1, {})] * found
+    assert checked("AMP107", program) == [("function:forward", 1, {})] * found
 
 
 @pytest.mark.parametrize(
@@ -210,9 +212,9 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
 )
 def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
     program = program_of(graph_of(e.Anomaly(at(1), names=by_event), e.Anomaly(at(2), idle=True)))
-    assert judged("AMP213", program) == []
-    program.attributes.live_scalers = [program.add_object("scaler", called)]
-    assert judged("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
+    assert checked("AMP213", program) == []
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", called)]
+    assert checked("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,6 @@ def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered
     nothing = e.AutocastEnter(at(8), enabled=False, device="xpu", null=True)
     regions = [e.AutocastEnter(at(9), enabled=True, device=each) for each in entered]
     program.graphs = [graph_of(*made, nothing, *regions)]
-    program.attributes.live_scalers = [scaler]
+    program.attributes.scalers.live_scalers = [scaler]
     values = {"device": str(device), "other": entered[0] if entered else ""}
-    assert judged("AMP216", program) == [("scaler:other-device", 1, values)] * found
+    assert checked("AMP216", program) == [("scaler:other-device", 1, values)] * found

@@ -67,13 +67,13 @@ def test_modules_that_underflow() -> None:
     assert advice.evidence == "float16 rounds 100.0% of its gradients to zero at a loss scale of 2"
 
 
-@pytest.mark.parametrize(("size", "told"), [(32000.0, ["0", "1"]), (8000.0, [])])
-def test_modules_that_lack_headroom(size: float, told: list[str]) -> None:
+@pytest.mark.parametrize(("size", "reported"), [(32000.0, ["0", "1"]), (8000.0, [])])
+def test_modules_that_lack_headroom(size: float, reported: list[str]) -> None:
     run = trained(one_weight(1.0), torch.full((1, 1), size), 2.0**-8, 2, numerics=True, dtypes=True)
     advice = [each for each in run.advice() if each.about == "headroom"]
     # The advice about the whole model equals the advice about its last module.
-    assert sorted({each.what.split("`")[1] for each in advice} & {"0", "1"}) == told
-    if told:
+    assert sorted({each.what.split("`")[1] for each in advice} & {"0", "1"}) == reported
+    if reported:
         assert advice[0].evidence == "its outputs reach 3.2e+04, and float16 ends at 65504, 2.0 times as much"
 
 
@@ -125,7 +125,7 @@ def measured_row() -> Run:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "reported"),
     [
         # The smallest change that suffices for nine tenths of the budget.
         (1.0, ["checkpoint every second of layers (8 modules)", "2 parts"]),
@@ -134,7 +134,7 @@ def measured_row() -> Run:
         (0.01, ["checkpoint layers (8 modules)", "4 parts"]),
     ],
 )
-def test_what_would_make_a_budget_do(part: float, told: list[str], measured_row: Run) -> None:
+def test_what_would_make_a_budget_do(part: float, reported: list[str], measured_row: Run) -> None:
     run = measured_row
     memory = run.memory
     assert memory is not None
@@ -142,7 +142,7 @@ def test_what_would_make_a_budget_do(part: float, told: list[str], measured_row:
     kinds = {each.change if each.kind == "checkpoint" else each.how: each for each in memory.what_if()}
     whats = [each.what for each in run.advice()[1:]]
     assert len(whats) == len({kinds[what].kind for what in whats})
-    for words in told:
+    for words in reported:
         assert any(words in what for what in whats), whats
     # A smaller batch would change the training.
     assert "batch" not in {kinds[what].kind for what in whats}

@@ -558,10 +558,10 @@ def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_p
         pytest.skip("this torch has no such function")
     if "get_total_norm" in after and not hasattr(torch.nn.utils, "get_total_norm"):
         pytest.skip("this torch has no such function")
-    told = found(tmp_path, after=after, **OF_TURNS)
-    assert [label for label, _ in told] == [expected] * bool(expected)
+    reported = found(tmp_path, after=after, **OF_TURNS)
+    assert [label for label, _ in reported] == [expected] * bool(expected)
     if expected == "clip@scaled-by-hand":
-        assert told[0][1].startswith("`this assignment` clips gradients")
+        assert reported[0][1].startswith("`this assignment` clips gradients")
     # The same with gradients that are not scaled is right.
     if expected != "step@divided" and "nan" not in after:
         assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **OF_TURNS) == []

@@ -892,11 +892,13 @@ def test_over_budget_says_what_would_make_the_peak_lower() -> None:
     with pytest.raises(AssertionError) as raised:
         assert_memory(memory, peak="1 KiB")
     head = "What would make the peak lower, told from the recorded step (memory.what_if()):"
-    told = str(raised.value).splitlines()
+    reported = str(raised.value).splitlines()
     low = next(each for each in memory.what_if() if each.kind == "weights")
     assert low.peak is not None
     assert low.saved is not None
-    assert f"  {low.how}: {format_size(low.peak)}, {format_size(low.saved)} less" in told[told.index(head) + 1 :]
+    assert (
+        f"  {low.how}: {format_size(low.peak)}, {format_size(low.saved)} less" in reported[reported.index(head) + 1 :]
+    )
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def cases(programs: tuple[Program, ...]) -> list[Any]:
     return made
 
 
-def judged(run: Run, codes: tuple[str, ...] = ()) -> Run:
+def checked(run: Run, codes: tuple[str, ...] = ()) -> Run:
     """Check that the recorder did not fail, and return the run with rules selected."""
     assert run.failure is None, f"the recorder failed: {run.failure!r}"
     return run.select(*codes) if codes else run
@@ -104,7 +104,7 @@ def test_a_mistake_is_named_on_its_line(program: Program, turns: int, start: int
         assert eval(program.shows, names), f"the program does not do the harm: {program.shows}"  # noqa: S307
     expected = marks(source, "runtime")
     assert expected, "the program marks nothing"
-    findings = judged(run, program.codes).findings
+    findings = checked(run, program.codes).findings
     assert places(findings) == expected, shown(findings)
     assert len(findings) == len(expected), "one cause gives one finding"
     assert {finding.filename for finding in findings} == {str(tmp_path / "train.py")}
@@ -122,7 +122,7 @@ def test_a_look_alike_is_not_named(program: Program, turns: int, start: int, tmp
     if program.shows:
         assert eval(program.shows, names), f"the program does not do what it says: {program.shows}"  # noqa: S307
     assert not marks(source, "runtime")
-    assert judged(run).findings == [], shown(run.findings)
+    assert checked(run).findings == [], shown(run.findings)
 
 
 def test_a_loss_that_is_not_finite_is_dropped_on_purpose(tmp_path: Path) -> None:
@@ -137,20 +137,20 @@ for x, y in batches:
     scaler.update()
 """
     run, _ = execute(source, tmp_path / "train.py")
-    assert {finding.code for finding in judged(run).findings} == {"AMP802"}, shown(run.findings)
+    assert {finding.code for finding in checked(run).findings} == {"AMP802"}, shown(run.findings)
 
 
 def test_a_rule_that_is_off_by_default_says_nothing_until_it_is_selected(tmp_path: Path) -> None:
     program = next(program for program in MISTAKES if program.rows == "S48")
     run, _ = execute(program.source(3), tmp_path / "train.py")
-    assert judged(run).findings == [], shown(run.findings)
+    assert checked(run).findings == [], shown(run.findings)
     assert [finding.code for finding in run.select("AMP403").findings] == ["AMP403"]
 
 
 def test_a_rule_that_is_off_by_default_shows_what_a_run_has_proven(tmp_path: Path) -> None:
     program = next(program for program in MISTAKES if program.rows == "S33")
     run, _ = execute(program.source(3), tmp_path / "train.py")
-    assert [finding.code for finding in judged(run).findings] == ["AMP403"]
+    assert [finding.code for finding in checked(run).findings] == ["AMP403"]
     assert run.select("AMP2").findings == []
     assert [finding.code for finding in run.select("ALL").findings] == ["AMP403"]
 
@@ -193,7 +193,7 @@ for x, y in batches:
 def test_a_scaler_that_disabled_itself_is_reported_once(how: str, loop: str, tmp_path: Path) -> None:
     source = f"{SETUP}\n{DISABLED[how]}\n{loop}"
     run, _ = execute(source, tmp_path / "train.py")
-    assert places(judged(run).findings) == marks(source, "runtime"), shown(run.findings)
+    assert places(checked(run).findings) == marks(source, "runtime"), shown(run.findings)
     assert [finding.severity for finding in run.findings] == ["info"]
     assert not any(step.skipped for step in run.steps)
 
@@ -203,7 +203,7 @@ def test_a_scaler_that_disabled_itself_is_reported_once(how: str, loop: str, tmp
 def test_a_scaler_that_disabled_itself_before_the_recording_is_reported(tmp_path: Path) -> None:
     setup = SETUP.replace('GradScaler("cpu", init_scale=2.0**10)', 'GradScaler("cuda")')
     run, _ = execute(setup + CAREFUL, tmp_path / "train.py", SETUP.count("\n") + 1)
-    assert [finding.code for finding in judged(run).findings] == ["AMP217"], shown(run.findings)
+    assert [finding.code for finding in checked(run).findings] == ["AMP217"], shown(run.findings)
     assert "scaler" in run.findings[0].message
 
 
@@ -227,13 +227,13 @@ for x, y in batches:
 @pytest.mark.skipif(TORCH >= (2, 11), reason="torch 2.11 and newer do not keep what was cast under no_grad")
 def test_a_cast_cache_that_was_filled_under_no_grad(tmp_path: Path) -> None:
     run, _ = execute(POISONED, tmp_path / "train.py", raises="does not require grad")
-    assert places(judged(run).findings) == marks(POISONED, "runtime"), shown(run.findings)
+    assert places(checked(run).findings) == marks(POISONED, "runtime"), shown(run.findings)
 
 
 @pytest.mark.skipif(TORCH < (2, 11), reason="before torch 2.11 this is a mistake")
 def test_a_no_grad_forward_in_the_same_region_is_right_since_torch_2_11(tmp_path: Path) -> None:
     run, names = execute(POISONED, tmp_path / "train.py")
-    assert judged(run).findings == [], shown(run.findings)
+    assert checked(run).findings == [], shown(run.findings)
     assert names["moved"]() > 0
 
 
@@ -264,7 +264,7 @@ def test_a_mistake_in_another_file_is_named_there(tmp_path: Path, monkeypatch: p
     source = SETUP + "\nimport amp_misuse_loop\n\namp_misuse_loop.train(model, optimizer, scaler, loss_of, batches)\n"
     run, names = execute(source, tmp_path / "main.py")
     assert names["moved"]() < 1e-5
-    assert [(finding.code, finding.filename) for finding in judged(run).findings] == [("AMP201", str(helper))]
+    assert [(finding.code, finding.filename) for finding in checked(run).findings] == [("AMP201", str(helper))]
     # The call of clip_all and the clip inside are equally good locations: both functions are in this file.
     lines = HELPER.split("\n")
     assert lines[run.findings[0].line - 1].strip().startswith(("clip_all(", "nn.utils.clip_grad_norm_("))
@@ -296,7 +296,7 @@ for x, y in batches:
 """
     )
     run, _ = execute(source, tmp_path / "main.py")
-    assert places(judged(run).findings) == marks(source, "runtime"), shown(run.findings)
+    assert places(checked(run).findings) == marks(source, "runtime"), shown(run.findings)
     assert run.findings[0].filename == str(tmp_path / "main.py")
 
 
@@ -332,7 +332,7 @@ for epoch in range(2):
 
 def test_several_mistakes_of_one_program_are_each_named_once(tmp_path: Path) -> None:
     run, _ = execute(SEVERAL, tmp_path / "train.py")
-    assert places(judged(run).findings) == marks(SEVERAL, "runtime"), shown(run.findings)
+    assert places(checked(run).findings) == marks(SEVERAL, "runtime"), shown(run.findings)
     assert len(run.findings) == 3
     message = next(finding.message for finding in run.findings if finding.code == "AMP201")
     assert "self.scaler.unscale_(self.optimizer)" in message
@@ -348,4 +348,4 @@ def test_findings_can_be_read_while_the_run_goes_on() -> None:
         optimizer.step()
         assert [finding.code for finding in run.findings] == ["AMP204"]
         scaler.update(2.0)
-    assert [finding.code for finding in judged(run).findings] == ["AMP204"]
+    assert [finding.code for finding in checked(run).findings] == ["AMP204"]

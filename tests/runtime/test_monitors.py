@@ -228,8 +228,8 @@ def environment(folder: Path) -> dict[str, str]:
 def train(program: str, folder: Path) -> dict[str, Any]:
     done = run_python("-c", BEGIN + program, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = ast.literal_eval(done.stdout.splitlines()[-1])
-    return told
+    reported: dict[str, Any] = ast.literal_eval(done.stdout.splitlines()[-1])
+    return reported
 
 
 @pytest.mark.long
@@ -240,8 +240,8 @@ def train(program: str, folder: Path) -> dict[str, Any]:
 def test_a_monitor_records_and_changes_nothing(framework: str, program: str, tmp_path: Path) -> None:
     if find_spec(framework) is None:
         pytest.skip(f"needs {framework}")
-    told = train(program, tmp_path)
-    alone, monitored = told["alone"], told["monitored"]
+    reported = train(program, tmp_path)
+    alone, monitored = reported["alone"], reported["monitored"]
     assert alone["weights"] == monitored["weights"]
     # The gradients of the first steps overflow, until the scaler has halved the scale often enough.
     skipped = monitored["skipped"]
@@ -253,15 +253,15 @@ def test_a_monitor_records_and_changes_nothing(framework: str, program: str, tmp
     assert monitored["reasons"][0] == "gradients are not finite at the loss scale 262144"
     assert monitored["reasons"][-1] is None
     assert monitored["codes"] == []
-    assert told["norms"]
+    assert reported["norms"]
     # Every second step, the scale and the skips since the last log are logged.
-    logged = told["logged"]
+    logged = reported["logged"]
     assert [step for _, step in logged] == [2, 4, 6, 8]
     assert sum(values["amp/skipped"] for values, _ in logged) == skips
     assert logged[-1][0]["amp/scale"] == monitored["scales"][-1]
     # An exception of the program ends the recording.
-    assert told["failed"] == 0
-    assert told["patched"] is False
+    assert reported["failed"] == 0
+    assert reported["patched"] is False
 
 
 NEVER_TRAINED = """\

@@ -122,7 +122,7 @@ def only(run: Run) -> Finding:
         ("divides", "div", "the first non-finite value", "a division by zero"),
         ("logarithm", "log", "the first non-finite value", "the logarithm of zero"),
         ("above", "_to_copy", "the first non-finite value", "above 65504"),
-        ("masked", "_softmax", "NaN", "a row of its input is -inf as a whole"),
+        ("masked", "_softmax", "NaN", "all entries of one input row are -inf"),
     ],
 )
 def test_the_op_that_made_it_is_named(how: str, op: str, result: str, why: str, scaler: bool) -> None:
@@ -133,7 +133,7 @@ def test_the_op_that_made_it_is_named(how: str, op: str, result: str, why: str, 
     assert why in finding.message
     # The trace begins with the preceding modules, and ends with the first bad output.
     assert [step.text.partition(" gives")[0] for step in finding.trace][:1] == ["`first` (Linear)"]
-    assert finding.trace[-1].text.endswith("went bad first")
+    assert finding.trace[-1].text.endswith("is the first non-finite value")
 
 
 class Guarded(nn.Module):

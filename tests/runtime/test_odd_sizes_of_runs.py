@@ -85,5 +85,5 @@ def test_a_batch_with_an_odd_size_is_told_at_the_backward_pass(tmp_path: Path, r
         f"`loss.backward` runs backward through low-precision products of {rows} rows, slower on Tensor Cores than "
         f"multiples of 8: use batches that give {better}"
     )
-    told = found(tmp_path / "train.py", "nn.Linear(128, 128)", f"torch.randn({rows}, 128)")
-    assert told == [(LINES["backward"], expected)]
+    reported = found(tmp_path / "train.py", "nn.Linear(128, 128)", f"torch.randn({rows}, 128)")
+    assert reported == [(LINES["backward"], expected)]

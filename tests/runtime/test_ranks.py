@@ -107,7 +107,7 @@ def test_a_rank_that_leaves_a_batch_out_alone(ranks: int) -> None:
     with pytest.raises(RankFailed) as failed:
         distributed(programs.leaves_out, ranks, timeout=30)
     said = str(failed.value)
-    assert said.startswith(f"Not all of {ranks} ranks came to their end:\n  rank ")
+    assert said.startswith(f"Some of {ranks} ranks did not finish:\n  rank ")
     others = "rank 0" if ranks == 2 else "ranks 0, 2 and 3"
     assert f"{place(BACKWARD)}: AMP607 [error] batch-left-out-by-rank: `scaler.scale(loss).backward` began" in said
     assert f"began 4 times on {others} and 3 times on rank 1, but each backward averages gradients" in said

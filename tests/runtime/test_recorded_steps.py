@@ -94,14 +94,16 @@ def test_two_scalers_have_scales_and_skips_of_their_own() -> None:
             small.step(two)
             large.update()
             small.update()
-    told = [(step.scaler, step.scale_before, step.scale_after, step.growth_tracker, step.skipped) for step in run.steps]
-    assert told[::2] == [
+    reported = [
+        (step.scaler, step.scale_before, step.scale_after, step.growth_tracker, step.skipped) for step in run.steps
+    ]
+    assert reported[::2] == [
         ("large", 64.0, 64.0, 1, False),
         ("large", 64.0, 128.0, 0, False),
         ("large", 128.0, 128.0, 1, False),
         ("large", 128.0, 256.0, 0, False),
     ]
-    assert told[1::2] == [
+    assert reported[1::2] == [
         ("small", 4.0, 4.0, 1, False),
         ("small", 4.0, 2.0, 0, True),
         ("small", 2.0, 2.0, 1, False),

@@ -211,11 +211,11 @@ def test_what_is_found_is_told_with_its_way_out() -> None:
         trainer.step(clip=True)
     with pytest.raises(AssertionError) as caught:
         run.assert_no_findings()
-    head, finding, *witness, explain = str(caught.value).splitlines()
+    head, finding, *trace, explain = str(caught.value).splitlines()
     assert head == "1 mistake in mixed-precision training:"
     assert "AMP201 [error] clip-before-unscale" in finding
     # The loss is scaled before the line of its backward.
-    assert len(witness) == 4
+    assert len(trace) == 4
     assert explain.strip() == "amp-check explain AMP201"
     run.assert_no_findings(allow=["AMP201"])
     run.assert_no_findings(allow="clip-before-unscale")

@@ -88,7 +88,7 @@ FUNCTION = "    def step():\n        optimizer.step()"
 
 
 @pytest.mark.parametrize(
-    ("setup", "step", "is_told"),
+    ("setup", "step", "is_reported"),
     [
         ("", "optimizer.step()", True),
         ("", "if i >= 0:\n        optimizer.step()", True),
@@ -111,9 +111,9 @@ FUNCTION = "    def step():\n        optimizer.step()"
         (f"if i >= 0 if 'i' in vars() else True:\n{FUNCTION}", "step()", True),
     ],
 )
-def test_a_step_past_the_scaler_may_depend_on_a_check(tmp_path: Path, setup: str, step: str, is_told: bool) -> None:
+def test_a_step_past_the_scaler_may_depend_on_a_check(tmp_path: Path, setup: str, step: str, is_reported: bool) -> None:
     labels = [label for _, label in found(tmp_path / "train.py", STEP.format(setup=setup, step=step))]
-    assert labels == ["plain-step@unscaled"] * is_told
+    assert labels == ["plain-step@unscaled"] * is_reported
 
 
 PRODUCT = """\
@@ -436,8 +436,8 @@ AFTER_BACKWARD = 20
     ],
 )
 def test_the_condition_that_ends_the_first_window_early(tmp_path: Path, loop: str, body: str, line: int | None) -> None:
-    told = found(tmp_path / "train.py", EARLY.format(loop=loop, body=body))
-    assert told == ([] if line is None else [(line, "window:off-by-one")])
+    reported = found(tmp_path / "train.py", EARLY.format(loop=loop, body=body))
+    assert reported == ([] if line is None else [(line, "window:off-by-one")])
 
 
 def test_code_that_is_freed_during_the_run_gives_its_locations_to_no_other_code() -> None:

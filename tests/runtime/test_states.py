@@ -57,7 +57,7 @@ def test_steps_that_are_alike_are_one_span() -> None:
             "spans": [[0, 1, ["clean", "scaled", "stepped"]], [2, 5, ["clean", "scaled", "unscaled", "stepped"]]],
         }
     ]
-    assert run.as_dict()["states"]["faults"] == []
+    assert run.as_dict()["states"]["violations"] == []
 
 
 def test_a_mistake_is_told_with_the_steps_at_which_it_is_made_and_the_state() -> None:
@@ -69,11 +69,11 @@ def test_a_mistake_is_told_with_the_steps_at_which_it_is_made_and_the_state() ->
             if index in (1, 3, 4, 5):
                 training.clip()
             training.step()
-    (fault,) = run.as_dict()["states"]["faults"]
+    (violation,) = run.as_dict()["states"]["violations"]
     (finding,) = run.findings
-    assert (fault["code"], fault["filename"], fault["row"]) == ("AMP201", finding.filename, finding.line)
-    assert (fault["optimizer"], fault["state"], fault["steps"]) == (0, "scaled", 4)
-    assert fault["spans"] == [[1, 1], [3, 5]]
+    assert (violation["code"], violation["filename"], violation["row"]) == ("AMP201", finding.filename, finding.line)
+    assert (violation["optimizer"], violation["state"], violation["steps"]) == (0, "scaled", 4)
+    assert violation["spans"] == [[1, 1], [3, 5]]
 
 
 def test_gradients_that_are_not_cleared_go_on_from_the_step_before() -> None:
@@ -83,8 +83,8 @@ def test_gradients_that_are_not_cleared_go_on_from_the_step_before() -> None:
             training.backward()
             training.step()
     assert optimizers(run)[0]["spans"] == [[0, 2, ["scaled", "stepped"]]]
-    (fault,) = run.as_dict()["states"]["faults"]
-    assert fault["state"] == "stepped"
+    (violation,) = run.as_dict()["states"]["violations"]
+    assert violation["state"] == "stepped"
 
 
 def test_steps_count_over_all_optimizers() -> None:
@@ -123,7 +123,7 @@ def test_a_run_of_any_length_has_a_bounded_history() -> None:
         for grads in ("clean", "scaled", *["unscaled"] * (step % 2), "stepped"):
             states.record_state(0, grads)
         states.record_step(0, "optimizer")
-    ((only,),) = [states.as_dict(lambda fault: None)["optimizers"]]
+    ((only,),) = [states.as_dict(lambda violation: None)["optimizers"]]
     assert len(only["spans"]) == SPANS
     assert only["spans"][-1] == [3 * SPANS - 1, 3 * SPANS - 1, ["clean", "scaled", "unscaled", "stepped"]]
 

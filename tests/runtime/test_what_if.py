@@ -113,11 +113,13 @@ def test_an_answer_says_what_is_saved_and_what_to_write() -> None:
     memory = measured(Row(), lambda: torch.randn(256, 32))
     answers = memory.what_if()
     assert answers.peak == memory.peak
-    told = answer(memory, "checkpoint layers (3 modules)")
-    assert told.peak is not None
-    assert told.saved == memory.peak - told.peak
-    assert told.how.endswith("use_reentrant=False) for layers.0, layers.1, layers.2")
-    assert told == memory.what_if(checkpoint=["layers.0", "layers.1", "layers.2"])[0]._replace(change=told.change)
+    reported = answer(memory, "checkpoint layers (3 modules)")
+    assert reported.peak is not None
+    assert reported.saved == memory.peak - reported.peak
+    assert reported.how.endswith("use_reentrant=False) for layers.0, layers.1, layers.2")
+    assert reported == memory.what_if(checkpoint=["layers.0", "layers.1", "layers.2"])[0]._replace(
+        change=reported.change
+    )
 
 
 def test_those_that_save_most_come_first_and_those_without_an_answer_last() -> None:
@@ -162,9 +164,9 @@ def test_they_are_a_table_to_read() -> None:
 
 
 def test_a_module_that_did_not_run_is_named() -> None:
-    told = measured(Row(), lambda: torch.randn(8, 32)).what_if(checkpoint=["layers.7"])[0]
-    assert (told.peak, told.saved) == (None, None)
-    assert told.reason == "no module called layers.7 ran in the recorded step"
+    reported = measured(Row(), lambda: torch.randn(8, 32)).what_if(checkpoint=["layers.7"])[0]
+    assert (reported.peak, reported.saved) == (None, None)
+    assert reported.reason == "no module called layers.7 ran in the recorded step"
 
 
 def test_a_module_that_is_recomputed_already_has_no_answer() -> None:
@@ -185,14 +187,14 @@ def test_casts_that_did_nothing_would_be_copies_with_low_weights() -> None:
             x = self.row(x)
             return x.float() / x.to(torch.float32).std()
 
-    told = answer(measured(Norm(), lambda: torch.randn(512, 32)), "weights in bfloat16")
-    assert told.peak is None
-    assert "128.00 KiB to float32" in told.reason
+    reported = answer(measured(Norm(), lambda: torch.randn(512, 32)), "weights in bfloat16")
+    assert reported.peak is None
+    assert "128.00 KiB to float32" in reported.reason
     # The cast of a loss is too small to matter.
-    told = answer(
+    reported = answer(
         measured(Row(), lambda: torch.randn(512, 32), loss=lambda out: out.mean().float()), "weights in bfloat16"
     )
-    assert told.peak is not None
+    assert reported.peak is not None
 
 
 def test_attention_that_torch_computes_otherwise_in_low_precision_has_no_answer() -> None:
@@ -245,8 +247,8 @@ def test_gradients_of_several_micro_batches_are_one_step() -> None:
                     optimizer.zero_grad()
         return memory
 
-    told = peak(model).what_if(checkpoint=["layers.0"])[0]
-    assert told.peak == pytest.approx(peak(recomputed).peak, rel=OFF)
+    reported = peak(model).what_if(checkpoint=["layers.0"])[0]
+    assert reported.peak == pytest.approx(peak(recomputed).peak, rel=OFF)
 
 
 def test_two_optimizers_need_what_the_larger_step_needs() -> None:

@@ -45,8 +45,8 @@ def found(body: str, steps: str) -> list[tuple[str, int]]:
     program = PROGRAM.format(steps=steps)
     findings = check_source(program + indent(body, " " * 8))
     # Most of these loops begin no window, which test_accelerate_windows.py asserts.
-    told = [finding for finding in findings if finding.label != "window:unused"]
-    return [(finding.label, finding.line - program.count("\n")) for finding in told]
+    reported = [finding for finding in findings if finding.label != "window:unused"]
+    return [(finding.label, finding.line - program.count("\n")) for finding in reported]
 
 
 @pytest.mark.parametrize("steps", ["1", "4", "args.steps"])

@@ -27,7 +27,7 @@ EACH = "accelerator.backward(model(x).mean())\n        optimizer.step()\n       
 
 
 @pytest.mark.parametrize(
-    ("steps", "loop", "told"),
+    ("steps", "loop", "reported"),
     [
         ("gradient_accumulation_steps=4", EACH, True),
         ("gradient_accumulation_steps=args.steps", EACH, True),
@@ -61,9 +61,9 @@ EACH = "accelerator.backward(model(x).mean())\n        optimizer.step()\n       
         ("gradient_accumulation_steps=4", f"{EACH}\n        print(accelerator.sync_gradients)", False),
     ],
 )
-def test_a_number_of_micro_batches_that_no_window_uses(steps: str, loop: str, told: bool) -> None:
+def test_a_number_of_micro_batches_that_no_window_uses(steps: str, loop: str, reported: bool) -> None:
     found = check_source(ACCELERATED.format(steps=steps, loop=loop))
-    assert [f.label for f in found if f.code == "AMP304"] == (["window:unused"] if told else [])
+    assert [f.label for f in found if f.code == "AMP304"] == (["window:unused"] if reported else [])
 
 
 WINDOW = f"with accelerator.accumulate(model):\n            {EACH}".replace("\n        opt", "\n            opt")

@@ -98,10 +98,10 @@ def scores(x, mask):
 """
 
 
-@pytest.mark.parametrize(("dtype", "told"), [("float16", True), ("bfloat16", False), ("float32", False)])
-def test_a_fill_is_too_large_for_what_the_region_computes_in(dtype: str, told: bool) -> None:
+@pytest.mark.parametrize(("dtype", "reported"), [("float16", True), ("bfloat16", False), ("float32", False)])
+def test_a_fill_is_too_large_for_what_the_region_computes_in(dtype: str, reported: bool) -> None:
     codes = [finding.code for finding in check_source(IN_A_REGION.format(dtype=dtype))]
-    assert codes == (["AMP506"] if told else [])
+    assert codes == (["AMP506"] if reported else [])
 
 
 IN_A_TEST = """\

@@ -767,7 +767,7 @@ def train(model, loader, optimizer, flag, limits):
 """
 
 
-def judged(parts: Parts, mark: str) -> None:
+def checked(parts: Parts, mark: str) -> None:
     head, body = parts
     source = AROUND_IT.format(head=head, body=indent(body + "\n", "        "), mark=mark)
     findings = check_source(source)
@@ -776,12 +776,12 @@ def judged(parts: Parts, mark: str) -> None:
 
 @in_groups(UNSCALED)
 def test_the_gradients_are_unscaled(cases: dict[str, Parts]) -> None:
-    check_each(cases, lambda _, parts: judged(parts, ""))
+    check_each(cases, lambda _, parts: checked(parts, ""))
 
 
 @in_groups(SCALED)
 def test_the_gradients_may_be_scaled_yet(cases: dict[str, Parts]) -> None:
-    check_each(cases, lambda _, parts: judged(parts, "  # AMP201"))
+    check_each(cases, lambda _, parts: checked(parts, "  # AMP201"))
 
 
 def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:

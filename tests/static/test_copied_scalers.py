@@ -206,10 +206,10 @@ def test_a_subclass_that_scales_nothing_is_followed() -> None:
 
 
 @pytest.mark.parametrize("parameter", ["enabled={}", "*, enabled={}"])
-@pytest.mark.parametrize(("default", "is_told"), [("True", True), ("False", False), ("flag", False)])
-def test_a_copy_that_its_default_disables(parameter: str, default: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("default", "is_reported"), [("True", True), ("False", False), ("flag", False)])
+def test_a_copy_that_its_default_disables(parameter: str, default: str, is_reported: bool) -> None:
     """A flag of `unscale_` may be the flag of the scaler, unless the scaler is known to be enabled."""
     copy = COPY.replace("enabled=True", parameter.format(default))
     unscale = "        helper.unscale_(optimizer)\n"
     training = TRAINING.replace(unscale, f"        if amp:\n    {unscale}")
-    assert [finding.code for finding in check(training, copy)] == ["AMP201"] * is_told
+    assert [finding.code for finding in check(training, copy)] == ["AMP201"] * is_reported

@@ -498,12 +498,12 @@ def test_a_notebook_has_the_findings_of_its_script(data: st.DataObject) -> None:
         line = where[site.line] if site.path == "train.py" else (site.cell, site.line)
         return (*line, *end, site.column, site.end_column, site.function)
 
-    def told(finding: Finding) -> tuple[object, ...]:
+    def reported(finding: Finding) -> tuple[object, ...]:
         steps = tuple((s.text, *map(place, s.site.list_frames())) for s in finding.trace)
         return (finding.code, finding.message, finding.severity, finding.certain, place(finding.site), steps)
 
-    expected = sorted(map(told, check_source(script, "train.py")))
-    assert sorted(map(told, check_source(notebook(*cells), "train.ipynb"))) == expected
+    expected = sorted(map(reported, check_source(script, "train.py")))
+    assert sorted(map(reported, check_source(notebook(*cells), "train.ipynb"))) == expected
 
 
 def test_columns_count_characters_of_the_cell() -> None:

@@ -98,7 +98,7 @@ def test_weights_that_are_not_cast_one_by_one(before: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "reported"),
     [
         ("print(gs.get_scale())", True),
         ("print('scale', gs.get_scale())", True),
@@ -114,8 +114,8 @@ def test_weights_that_are_not_cast_one_by_one(before: str) -> None:
         ("if gs.get_scale() < 1:\n    raise ValueError(x)", False),
     ],
 )
-def test_the_loss_scale_is_copied_to_be_told(after: str, *, told: bool) -> None:
-    assert found(after=after) == (["scale:told"] if told else [])
+def test_the_loss_scale_is_copied_to_be_told(after: str, *, reported: bool) -> None:
+    assert found(after=after) == (["scale:told"] if reported else [])
 
 
 @pytest.mark.parametrize(

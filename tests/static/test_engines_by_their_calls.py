@@ -367,5 +367,5 @@ def test_a_turn_with_an_engine(framework: str, given: str, turn: str, label: str
     marked = next((number for number, line in enumerate(source.split("\n"), 1) if "# !" in line), 0)
     found = check_source(source, "train.py")
     # Not all of these loops begin windows.
-    told = [(each.line, each.label) for each in found if each.label != "window:unused"]
-    assert told == ([(marked, label)] if label else [])
+    reported = [(each.line, each.label) for each in found if each.label != "window:unused"]
+    assert reported == ([(marked, label)] if label else [])

@@ -65,7 +65,7 @@ def test_scales_are_computed_after_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("recipe", "reported"),
     [
         ("MXFP8BlockScaling(fp8_format=Format.HYBRID)", True),
         ("MXFP8BlockScaling(fp8_format=Format.E4M3)", False),
@@ -73,8 +73,8 @@ def test_scales_are_computed_after_the_step() -> None:
         ("DelayedScaling(fp8_format=Format.HYBRID)", False),
     ],
 )
-def test_the_format_of_blocks(recipe: str, told: bool) -> None:
-    assert found(f"recipe = {recipe}") == ([(1, "float8:format", True)] if told else [])
+def test_the_format_of_blocks(recipe: str, reported: bool) -> None:
+    assert found(f"recipe = {recipe}") == ([(1, "float8:format", True)] if reported else [])
 
 
 @pytest.mark.parametrize(

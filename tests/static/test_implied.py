@@ -64,5 +64,5 @@ def test_gradients_are_clipped_unscaled_where_the_one_implies_the_other(family: 
         # The evaluated conditions are constants of this file.
         implied = all(eval(unscales, {}, each) for each in values if eval(clips, {}, each))  # noqa: S307
         found = check_source(PROGRAM.format(unscales=unscales, clips=clips))
-        told = [(finding.code, finding.line) for finding in found]
-        assert told == ([] if implied else [("AMP201", 13)]), clips
+        reported = [(finding.code, finding.line) for finding in found]
+        assert reported == ([] if implied else [("AMP201", 13)]), clips

@@ -29,7 +29,7 @@ def found(spelled: str, dtype: str = "float16", *, select: bool = True) -> list[
 
 
 @pytest.mark.parametrize(
-    ("spelled", "told"),
+    ("spelled", "reported"),
     [
         ("(q @ k.transpose(-2, -1)) * SCALE", True),
         ("SCALE * (q @ k.mT)", True),
@@ -57,8 +57,8 @@ def found(spelled: str, dtype: str = "float16", *, select: bool = True) -> list[
         ("(x.transpose(0, 1) @ bias).float() * SCALE", False),
     ],
 )
-def test_spellings(spelled: str, told: bool) -> None:
-    assert found(spelled) == (["AMP511"] if told else [])
+def test_spellings(spelled: str, reported: bool) -> None:
+    assert found(spelled) == (["AMP511"] if reported else [])
 
 
 def test_it_is_off_unless_selected_and_silent_in_bfloat16() -> None:
@@ -85,7 +85,7 @@ def run(x, bias):
 
 
 @pytest.mark.parametrize(
-    ("spelled", "told"),
+    ("spelled", "reported"),
     [
         ("(q @ k.mT) * SCALE", True),
         ("SCALE * (q @ k.mT)", True),
@@ -99,7 +99,7 @@ def run(x, bias):
         ("(q * SCALE) @ k.mT", False),
     ],
 )
-def test_scores_in_a_function_that_says_nothing_else_of_precision(spelled: str, told: bool) -> None:
+def test_scores_in_a_function_that_says_nothing_else_of_precision(spelled: str, reported: bool) -> None:
     source = CALLED.replace("SPELLED", spelled)
     found = [f.code for f in check_source(source, "train.py", Settings(select=frozenset({"AMP511"})))]
-    assert found == (["AMP511"] if told else [])
+    assert found == (["AMP511"] if reported else [])

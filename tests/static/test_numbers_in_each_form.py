@@ -22,7 +22,7 @@ class Layer(nn.Module):
 """
 
 
-def told(expression: str, dtype: str) -> list[tuple[str, str]]:
+def reported(expression: str, dtype: str) -> list[tuple[str, str]]:
     """Return the label of each finding and the first code that its message quotes."""
     found = check_source(PROGRAM.format(expression), "layers.py", Settings(assumed_dtype=dtype))
     assert {finding.line for finding in found} <= {8}
@@ -113,6 +113,6 @@ FORMS = [
 @pytest.mark.parametrize(("expression", "part", "half", "bfloat"), FORMS, ids=[form[0] for form in FORMS])
 def test_what_low_precision_makes_of_an_expression(expression: str, part: str, half: str, bfloat: str) -> None:
     named = ast.unparse(ast.parse(part or expression))
-    assert told(expression, "float16") == ([(half, named)] if half else [])
-    assert told(expression, "bfloat16") == ([(bfloat, named)] if bfloat else [])
-    assert told(expression, "") == []
+    assert reported(expression, "float16") == ([(half, named)] if half else [])
+    assert reported(expression, "bfloat16") == ([(bfloat, named)] if bfloat else [])
+    assert reported(expression, "") == []

@@ -29,7 +29,7 @@ FIRST = "model = FullyShardedDataParallel(model, mixed_precision=MixedPrecision(
 
 
 @pytest.mark.parametrize(
-    ("shard", "told"),
+    ("shard", "reported"),
     [
         (SECOND.format("float16"), True),
         (FIRST.format("half"), True),
@@ -39,8 +39,8 @@ FIRST = "model = FullyShardedDataParallel(model, mixed_precision=MixedPrecision(
         ("fully_shard(model)", False),
     ],
 )
-def test_float16_by_a_policy_needs_a_scaler(tmp_path: Path, shard: str, told: bool) -> None:
+def test_float16_by_a_policy_needs_a_scaler(tmp_path: Path, shard: str, reported: bool) -> None:
     path = tmp_path / "train.py"
     path.write_text(PROGRAM.replace("SHARD", shard), encoding="utf-8")
     found = [(f.code, f.line) for f in check_paths([str(path)]).findings if f.code == "AMP502"]
-    assert found == ([("AMP502", 13)] if told else [])
+    assert found == ([("AMP502", 13)] if reported else [])

@@ -87,7 +87,7 @@ ENTERED: dict[str, bool] = {
 }
 
 
-def told(*parts: str) -> list[int]:
+def reported(*parts: str) -> list[int]:
     """Return the lines of the loop's body with a backward that is reported as inside a region."""
     source = HEAD + TRAIN.format(indent("\n".join(parts), "        "))
     first = len(HEAD.split("\n")) + 4
@@ -100,12 +100,12 @@ BACKWARD = "scaler.scale(loss).backward()"
 
 @pytest.mark.parametrize("entered", ENTERED)
 def test_a_backward_runs_in_what_is_a_region(entered: str) -> None:
-    assert told(entered, LOSS, f"    {BACKWARD}") == ([3] if ENTERED[entered] else [])
+    assert reported(entered, LOSS, f"    {BACKWARD}") == ([3] if ENTERED[entered] else [])
 
 
 @pytest.mark.parametrize("entered", ENTERED)
 def test_behind_a_block_there_is_no_region(entered: str) -> None:
-    assert told(entered, LOSS, BACKWARD) == []
+    assert reported(entered, LOSS, BACKWARD) == []
 
 
 #: The parts of a loop's body, and the line of the backward that runs in a region.
@@ -196,7 +196,7 @@ PLACES: dict[str, tuple[str, list[int]]] = {
 @pytest.mark.parametrize("name", PLACES)
 def test_where_a_region_begins_and_ends(name: str) -> None:
     body, lines = PLACES[name]
-    assert told(body) == lines
+    assert reported(body) == lines
 
 
 #: Code around a forward, and True if the loss may be computed in a region.

@@ -223,7 +223,7 @@ def train(model, loader, optimizer, scaler, args):
 
 
 @pytest.mark.parametrize("condition", ["torch.cuda.is_available()", "args.gpu"])
-@pytest.mark.parametrize(("dtype", "told"), [("", False), ("dtype=torch.bfloat16", True)])
-def test_the_kind_of_autocast_is_chosen_before_it_is_made(condition: str, dtype: str, told: bool) -> None:
+@pytest.mark.parametrize(("dtype", "reported"), [("", False), ("dtype=torch.bfloat16", True)])
+def test_the_kind_of_autocast_is_chosen_before_it_is_made(condition: str, dtype: str, reported: bool) -> None:
     codes = {finding.code for finding in check_source(CHOSEN.format(condition=condition, dtype=dtype))}
-    assert ("AMP503" in codes) == told
+    assert ("AMP503" in codes) == reported

@@ -43,9 +43,9 @@ for x in loader:
 )
 def test_the_device_of_a_scaler_is_that_of_the_regions(device: str, scaler: str, found: bool) -> None:
     findings = check_source(PROGRAM.replace("DEVICE", device).replace("SCALER", scaler))
-    told = [f for f in findings if f.label == "scaler:other-device"]
-    assert len(told) == found
-    assert all((f.names["device"], f.names["other"]) == ("cuda", "mps") for f in told)
+    reported = [f for f in findings if f.label == "scaler:other-device"]
+    assert len(reported) == found
+    assert all((f.names["device"], f.names["other"]) == ("cuda", "mps") for f in reported)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def train(model, optimizer, x):
     scaler.step(optimizer)
     scaler.update()
 """
-    told = [(f.names["device"], f.names["other"]) for f in check_source(source) if f.label == "scaler:other-device"]
-    assert told == [("cuda", "xpu")] * found
+    reported = [(f.names["device"], f.names["other"]) for f in check_source(source) if f.label == "scaler:other-device"]
+    assert reported == [("cuda", "xpu")] * found
 
 
 @pytest.mark.parametrize("none", ["nullcontext()", "nullcontext() if flag else torch.autocast('xpu')"])

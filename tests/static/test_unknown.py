@@ -794,7 +794,7 @@ CLIPPED_BY = CLIPPED_BEHIND.replace("torch.nn.utils.clip_grad_norm_(model.parame
 )
 
 
-def told_of(source: str, name: str) -> list[str]:
+def reported_by(source: str, name: str) -> list[str]:
     return [finding.code for finding in check_source(source.format(name=name))]
 
 
@@ -860,9 +860,9 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_code_that_is_not_read_does_what_its_name_speaks_of(name: str) -> None:
     clears, steps, touches = NAMES[name]
-    assert told_of(NEVER_CLEARED, name) == ([] if clears else ["AMP215"])
-    assert told_of(NEVER_UPDATED, name) == ([] if steps else ["AMP206"])
-    assert told_of(CLIPPED_BEHIND, name) == ([] if touches else ["AMP201"])
+    assert reported_by(NEVER_CLEARED, name) == ([] if clears else ["AMP215"])
+    assert reported_by(NEVER_UPDATED, name) == ([] if steps else ["AMP206"])
+    assert reported_by(CLIPPED_BEHIND, name) == ([] if touches else ["AMP201"])
 
 
 @pytest.mark.parametrize(
@@ -881,4 +881,4 @@ def test_code_that_is_not_read_does_what_its_name_speaks_of(name: str) -> None:
     ],
 )
 def test_code_that_is_not_read_clips_where_its_name_says_no_more(name: str, clips: bool) -> None:
-    assert told_of(CLIPPED_BY, name) == (["AMP201"] if clips else [])
+    assert reported_by(CLIPPED_BY, name) == (["AMP201"] if clips else [])

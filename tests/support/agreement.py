@@ -176,11 +176,11 @@ class Verdict(NamedTuple):
         if missed:
             held = _checked(re.sub(_OFF, r"\1 = \1 = False", self.source), self.path)
             missed = [f for f in missed if _place(f) not in set(map(_place, held))]
-        told = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
+        reported = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
         unseen = self._unseen(self.read)
         for on in _switched_on(self.source) if unseen else ():
             unseen = _verdict(on, self.path, self.read)._unseen(unseen)
-        return told + [f"only the source: {f.line} {f.code} {f.message}" for f in unseen]
+        return reported + [f"only the source: {f.line} {f.code} {f.message}" for f in unseen]
 
     def _unseen(self, read: list[Finding]) -> list[Finding]:
         """Return the definite findings among ``read`` that should have happened in the run, and did not."""

@@ -50,8 +50,10 @@ def message_fields() -> frozenset[str]:
 
 def set_attributes(owner: Program | TrackedObject, **facts: Any) -> None:
     """Set attributes of a program or of an object. Fail for an attribute that is not declared."""
+    groups: list[object] = [owner.attributes]
+    if isinstance(owner, Program):
+        groups += [owner.attributes.scalers, owner.attributes.training]
     for name, value in facts.items():
-        assert hasattr(owner.attributes, name), (
-            f"no attribute {name!r}: declare it in protocol/tracked_objects.py or event_graph.py"
-        )
-        setattr(owner.attributes, name, value)
+        group = next((each for each in groups if hasattr(each, name)), None)
+        assert group is not None, f"no attribute {name!r}: declare it in protocol/tracked_objects.py or event_graph.py"
+        setattr(group, name, value)

@@ -87,7 +87,7 @@ def example_run(title: str = "examples/train.py", *, steps: int = 200, **parts: 
                     ],
                 }
             ],
-            "faults": [
+            "violations": [
                 {
                     "code": "AMP201",
                     "filename": "/home/me/examples/train.py",
@@ -149,7 +149,7 @@ def finding(**more: Any) -> dict[str, Any]:
 
 
 def bare_run(title: str = "bare", **parts: Any) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"optimizers": [], "faults": []}
+    nothing: dict[str, Any] = {"optimizers": [], "violations": []}
     run = example_run(title, numerics=None, memory=None, dtypes=None, findings=[], states=nothing, **parts)
     del run["headroom"]
     return run

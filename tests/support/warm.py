@@ -217,11 +217,11 @@ def _forked(
             socket.send_fds(channel, [marshal.dumps(tuple(request))], files)
             channel.recv(MESSAGE)
             code = int(channel.recv(MESSAGE))
-        told = []
+        reported = []
         for file in (output, errors):
             file.seek(0)
-            told.append(file.read())
-    return subprocess.CompletedProcess(command, code, *told)
+            reported.append(file.read())
+    return subprocess.CompletedProcess(command, code, *reported)
 
 
 def run_pytest(

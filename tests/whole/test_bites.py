@@ -103,6 +103,6 @@ def test_processes_that_tests_start_see_mutants(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.exhaustive
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     one, again, other = (BITES["sample"](seed, 20, ["static/sources", "static/project"]) for seed in (1, 1, 2))
-    assert one.told == again.told != other.told
-    assert len(one.told) == 20
+    assert one.reported == again.reported != other.reported
+    assert len(one.reported) == 20
     assert one.of == other.of > 1000

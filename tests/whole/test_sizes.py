@@ -61,20 +61,20 @@ model = Tied()""",
 
 @pytest.mark.parametrize(("model", "x"), PROGRAMS.values(), ids=PROGRAMS)
 def test_layers_of_odd_sizes(model: str, x: str, tmp_path: Path) -> None:
-    assert_told(f"{HEAD}{model}\n{LOOP.replace('X', x)}", tmp_path)
+    assert_reported(f"{HEAD}{model}\n{LOOP.replace('X', x)}", tmp_path)
 
 
 def test_in_float32_every_size_is_as_good(tmp_path: Path) -> None:
     source = f"{HEAD}model = nn.Linear(129, 130)\n{LOOP.replace('X', 'torch.randn(150, 129)')}"
-    assert_told(source.replace("dtype=torch.bfloat16", "enabled=False"), tmp_path)
+    assert_reported(source.replace("dtype=torch.bfloat16", "enabled=False"), tmp_path)
 
 
 def test_rows_are_told_of_where_the_layers_are_right(tmp_path: Path) -> None:
     source = f"{HEAD}model = nn.Linear(136, 136)\n{LOOP.replace('X', 'torch.randn(150, 136)')}"
-    assert_told(source.replace("backward()", "backward()  # runtime-only: AMP702 of data"), tmp_path)
+    assert_reported(source.replace("backward()", "backward()  # runtime-only: AMP702 of data"), tmp_path)
 
 
-def assert_told(source: str, folder: Path) -> None:
+def assert_reported(source: str, folder: Path) -> None:
     path = folder / "script.py"
     path.write_text(source, encoding="utf-8")
     run = recorded(lambda: traced(path, set()))

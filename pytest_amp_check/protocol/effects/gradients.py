@@ -42,7 +42,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     served = checker.served_optimizers.get(ctx.subject_key, ())
     kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if ctx.subject_key >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
     if event.scaling.may_have_scaled_gradient or (
-        event.scaling.may_be_scaled_by_caller and checker.program.attributes.scales_apart
+        event.scaling.may_be_scaled_by_caller and checker.program.attributes.scalers.splits_scaling
     ):
         kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(checker.optimizer_keys):

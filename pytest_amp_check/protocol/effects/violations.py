@@ -351,7 +351,7 @@ def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
     A backward with that scaler is not known to reach the stepped optimizer. Nor is a backward of an unknown model in a
     program that freezes models: the gradients of this step may all come from the backward after the update.
     """
-    if checker.program.attributes.freezes_unknown:
+    if checker.program.attributes.training.freezes_unknown:
         events = (checker.event_at(index) for index in checker.walk_back(ctx.point))
         last = next((each for each in events if isinstance(each, (e.Update, e.Backward))), None)
         if isinstance(last, e.Backward) and last.feeds is None:

@@ -9,11 +9,11 @@ from .checkpoints import (
     ScalerState,
 )
 from .event import (
+    ALL_EFFECTS,
     CLEARS,
     DIVIDES,
     FEEDS,
     LOOSE,
-    MATTERS,
     MICRO,
     MOVES,
     NO_NAMES,
@@ -121,13 +121,13 @@ from .steps import (
 )
 
 __all__ = [
+    "ALL_EFFECTS",
     "CANCELLATIONS",
     "CLEARS",
     "DIVIDED",
     "DIVIDES",
     "FEEDS",
     "LOOSE",
-    "MATTERS",
     "MICRO",
     "MOVES",
     "NO_NAMES",

@@ -29,7 +29,7 @@ MOVES = 2
 
 # Possible effects of unanalyzed code on gradients, according to its name.
 CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS = "clears", "unscales", "divides", "steps", "feeds"
-MATTERS = frozenset({CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS})
+ALL_EFFECTS = frozenset({CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS})
 
 # Loops that run backward in every iteration and leave the step to later code: any loop, and loops over the microbatches
 # of one window.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..sites import TraceFacts
-from .event import MATTERS, SELDOM, Event, KindTraits
+from .event import ALL_EFFECTS, SELDOM, Event, KindTraits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Handoff(Event):
     objects: Collection[int] = ()
     #: Objects that this code is known to train.
     trains: Collection[int] = ()
-    #: Possible effects of the code, from MATTERS.
-    about: Collection[str] = MATTERS
+    #: Possible effects of the code, from ALL_EFFECTS.
+    about: Collection[str] = ALL_EFFECTS
     #: Callbacks of the user are called with what the program does, and may do anything.
     notifies: bool = False
     #: Optimizers whose gradients are assigned from any source.

@@ -160,7 +160,7 @@ class Unscale(Event):
 
     #: Framework whose call this is, "" if there may be none. None for a call of the program.
     framework: str | None = None
-    #: The framework then raises on infinite gradients, unless the program turns this off.
+    #: The framework then raises on infinite gradients, unless the program disables this.
     nonfinite_error: bool = False
 
 

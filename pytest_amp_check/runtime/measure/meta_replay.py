@@ -24,7 +24,7 @@ _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default}
 #: Names of arguments that hold the sizes of a tensor.
 _SIZES = {"size", "sizes", "input_size", "input_sizes", "self_sizes"}
 #: Backward ops with an argument for the input dtype of their forward op.
-_TOLD_DTYPE = {_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default}
+_INPUT_DTYPE_OPS = {_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default}
 #: Ops that torch replaces by other ops in low precision: recurrent layers of oneDNN, and attention by matrix products,
 #: which is then computed in float32.
 _CHOSEN_BY_DTYPE = {"mkldnn_rnn_layer", "_safe_softmax"}
@@ -208,7 +208,7 @@ class MetaReplay:
         kwargs.pop("pin_memory", None)
         if op.func is _aten._to_copy.default and op.in_backward and op.node_number in self._cast_source_dtypes:
             kwargs["dtype"] = self._cast_source_dtypes[op.node_number]
-        if op.func in _TOLD_DTYPE and op.args[3] is op.args[0].dtype:
+        if op.func in _INPUT_DTYPE_OPS and op.args[3] is op.args[0].dtype:
             args[3] = args[0].dtype
         self._resize_arguments(op, args, kwargs)
         return args, kwargs

@@ -76,8 +76,8 @@ class Ranks:
         idle = [rank for rank, run in enumerate(self.runs) if not run["steps_total"]]
         if idle and not allow_no_steps:
             raise AssertionError(
-                f"No training step was recorded on rank {idle[0]}, so there was nothing to check there: nothing stepped"
-                " an optimizer (allow_no_steps=True where none is meant to)"
+                f"No training step was recorded on rank {idle[0]}: no optimizer was stepped there"
+                " (pass allow_no_steps=True if that is expected)"
             )
 
 
@@ -268,9 +268,9 @@ def _failure_message(
     # The exception of a rank says more than its exit code, so only ranks without an exception are listed by exit code.
     sentences = [f"rank {rank} {how}" for rank, how in failures.items() if rank not in raised_texts]
     sentences += [f"rank {rank} raised:\n{raised_text.strip()}" for rank, raised_text in raised_texts.items()]
-    lines = [f"Not all of {nprocs} ranks came to their end:", indent_lines(sentences)]
+    lines = [f"Some of {nprocs} ranks did not finish:", indent_lines(sentences)]
     if findings:
-        lines += ["What they show until then:", *(line for finding in findings for line in finding_lines(finding))]
+        lines += ["Findings until then:", *(line for finding in findings for line in finding_lines(finding))]
     return "\n".join(lines)
 
 

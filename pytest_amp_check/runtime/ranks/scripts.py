@@ -31,7 +31,7 @@ STUCK = 124
 #: Seconds for which a rank that is asked to end waits for the reports of the others; torchrun kills it after 30.
 _LAST_WORD = 15.0
 #: Seconds after which a rank stops waiting for a failed rank. Must be smaller than _LAST_WORD.
-_IN_VAIN = 8.0
+_FAILED_RANK_WAIT = 8.0
 #: Seconds that a rank has to end after its report, and seconds that a failed rank has to end before the others end.
 _LEAVING, _GOING = 5.0, 30.0
 #: Seconds allowed for making a late report. A device that hangs is not waited for longer.
@@ -138,7 +138,7 @@ class LaunchedRank:
                 if data is not None:
                     gathered.add_report(first + local, data)
                 elif is_ended:
-                    gathered.missing_ranks[first + local] = "ended without a word of what it had recorded"
+                    gathered.missing_ranks[first + local] = "exited without reporting its results"
                 elif time.monotonic() >= until:
                     within = "" if is_ending() else f" within {self._limit_seconds:g} s of the end of rank {self.rank}"
                     gathered.missing_ranks[first + local] = f"has not reported what it recorded{within}"
@@ -455,7 +455,7 @@ def _reason_to_give_up(folder: RankFolder, name: str, seconds: float, limit: flo
     """Return the reason why a rank without progress will never continue, or ""."""
     if seconds >= limit and _all_stand(folder, limit):
         return f"had not moved for {limit:g} s, nor had any other"
-    if waits and seconds >= _IN_VAIN:
+    if waits and seconds >= _FAILED_RANK_WAIT:
         for other in _begun_names(folder):
             data = folder.read(other)
             if other != name and (has_ended(folder.read(_BEGUN.format(other))) if data is None else data["failed"]):

@@ -55,7 +55,7 @@ def _has_bound(bounds: Sequence[Any]) -> bool:
 
 
 def _is_gradient(tensor: Any, frame: FrameType) -> bool:
-    """Return True if the engine has called a function of the program with a tensor."""
+    """Return True if autograd's engine called the frame's function with a tensor, as it calls hooks of gradients."""
     code, caller = frame.f_code, frame.f_back
     if caller is None or not caller.f_code.co_filename.replace("\\", "/").endswith(_ENGINE_FILES):
         return False

@@ -67,9 +67,9 @@ class GradientHistory:
     def as_dict(self, find_finding: Callable[[ViolationKey], Finding | None]) -> dict[str, Any]:
         """Return plain data.
 
-        "optimizers": the name and the spans of equal steps (first step, last step, states) of each optimizer. "faults":
-        for each finding at a step, its code and location, the optimizer's index in that list or None, the state of the
-        gradients, the spans of steps (first, last), and the total number of steps.
+        "optimizers": the name and the spans of equal steps (first step, last step, states) of each optimizer.
+        "violations": for each finding at a step, its code and location, the optimizer's index in that list or None, the
+        state of the gradients, the spans of steps (first, last), and the total number of steps.
         """
         keys = list(self._step_spans)
         violations = []
@@ -94,4 +94,4 @@ class GradientHistory:
             }
             for key in keys
         ]
-        return {"optimizers": optimizers, "faults": violations}
+        return {"optimizers": optimizers, "violations": violations}

@@ -103,7 +103,10 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
     if origin.in_backward:
         names.update(first="gradient", reason=_explain_gradient(origin))
         return NonFiniteCause(
-            BACKWARD, origin.site, names, _build_trace(origin, f"the gradient of `{names['op']}` went bad first")
+            BACKWARD,
+            origin.site,
+            names,
+            _build_trace(origin, f"the gradient of `{names['op']}` is the first non-finite value"),
         )
     if origin.is_mask:
         return NonFiniteCause(
@@ -124,7 +127,7 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
         names["since"] = str(damage.since_step)
         names["greatest"] = f"{_greatest_weight(evidence):.2g}"
     return NonFiniteCause(
-        label, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
+        label, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` is the first non-finite value")
     )
 
 
@@ -145,7 +148,7 @@ def unexplained_cause(evidence: Evidence) -> NonFiniteCause:
         name = next((name for name, each in evidence.modules.items() if each is module), "")
         module_text = _format_module(name, type(module).__name__)
         names = {"step": str(nonfinite.step), "where": module_text, "name": buffer, "since": str(nonfinite.step)}
-        names["reason"] = "no op of the step has made it so, other code wrote to it"
+        names["reason"] = "no op of the step produced the value, so other code wrote to it"
         return NonFiniteCause(STATISTIC, None, names, _module_trace(evidence.last_modules))
     reason = evidence.failure or "the step, played again, does not show it"
     return NonFiniteCause(
@@ -179,12 +182,12 @@ def _cause_of_parameter(
     names.update(op="the forward", values="", reason="it was changed by other code than the optimizer's step")
     label = WEIGHT
     if nonfinite.step == 0:
-        names["reason"] = "it was so from the beginning"
+        names["reason"] = "it is non-finite from the start"
     if damage is not None:
         label, names["reason"] = damage.label, damage.reason
         names.update(since=str(damage.since_step), step=str(damage.since_step))
         names["first"] = "state" if label == STATE else "weight"
-    trace = () if origin is None else _build_trace(origin, f"the {names['first']} went bad first")
+    trace = () if origin is None else _build_trace(origin, f"the {names['first']} is the first non-finite value")
     return NonFiniteCause(label, origin.site if origin is not None else None, names, trace)
 
 
@@ -195,31 +198,33 @@ def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict
         name = next((name for name, each in evidence.modules.items() if each is module), "")
         names["where"] = _format_module(name, type(module).__name__)
     names.update(name=buffer, first="state", since=str(nonfinite.step))
-    names["reason"] = "it was so before this step"
+    names["reason"] = "it was non-finite before this step"
     if origin.kind == OP:
         _, reason = _explain_op(origin)
-        names["reason"] = f"`{origin.name}` has made it so from {_format_operands(origin)}, {reason}"
+        names["reason"] = f"`{origin.name}` produces it from {_format_operands(origin)}, {reason}"
         if nonfinite.backward is not None and nonfinite.backward.is_scaled:
             names["reason"] += "; a step that the scaler skips keeps it"
         if not buffer.startswith(RUNNING):
             trace = _build_trace(origin, f"the update of `{buffer}` is not finite")
             return NonFiniteCause(UPDATED, origin.site, names, trace)
-    return NonFiniteCause(STATISTIC, origin.site, names, _build_trace(origin, "the statistic went bad first"))
+    return NonFiniteCause(
+        STATISTIC, origin.site, names, _build_trace(origin, "the statistic is the first non-finite value")
+    )
 
 
 def _cause_of_masked(origin: NonFiniteOrigin, names: dict[str, str]) -> NonFiniteCause:
     """Return the cause for an op that got intended infinities and produced NaN."""
     if "softmax" in origin.name or "attention" in origin.name:
-        names["reason"] = "a row of its input is -inf as a whole"
+        names["reason"] = "all entries of one input row are -inf"
         return NonFiniteCause(
-            MASK, origin.site, names, _build_trace(origin, "the output of the softmax went bad first")
+            MASK, origin.site, names, _build_trace(origin, "the output of the softmax is the first non-finite value")
         )
     if any(each.kind not in (OP, BUFFER) for each in origin.mask_origins):
         names.update(first="input", what=str(origin.mask_origins[0].result))
         return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the input is not finite"))
-    names["reason"] = "an infinity that was filled in meets another or a zero"
+    names["reason"] = "an infinity that the code filled in is combined with another infinity or a zero"
     return NonFiniteCause(
-        MASK, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
+        MASK, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` is the first non-finite value")
     )
 
 

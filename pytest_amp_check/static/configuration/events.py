@@ -32,5 +32,5 @@ def _make_event(program: Program, path: str, low: LowSetting) -> Event:
         how = "window" if low.effect == "window" else "setting"
         return e.LowReduction(site, dtype=low.dtype, how=how, guessed=True, names=names)
     model = program.add_object("module", "the model", site)
-    program.attributes.trained_modules.add(model.key)
+    program.attributes.training.trained_modules.add(model.key)
     return e.ModuleCast(site, model.key, dtype=low.dtype, how="setting", names=names)

@@ -246,7 +246,7 @@ class _FileFixer:
             version = document.with_edits(made)
             version.encode_text()
         except (NotFixable, source_files.Unreadable, UnicodeEncodeError):
-            return "the file would not be readable"
+            return "the fixed file would not parse"
         after = self._check_document(version)
         before, now = _count_codes(self.current_findings), _count_codes(after)
         for finding in after:

@@ -103,7 +103,8 @@ def _mark_counter_test(interp: Interpreter, op: str, formula: Formula, left: Val
         test = interp.graph.predicates[key]
         test.is_window_predicate = True
         if not all(sides):
-            test.eventual_truth = positive if sides[op in ("<", "<=")] else not positive
+            eventual_truth = positive if sides[op in ("<", "<=")] else not positive
+            test.window_truth = test.window_truth._replace(eventual_truth=eventual_truth)
     return formula
 
 
@@ -119,7 +120,8 @@ def _note_first_iteration(interp: Interpreter, formula: Formula, op: str, left: 
         ((key, positive),) = asked
         known = compute_constant(op, left.first_iteration_value(), right.first_iteration_value())
         if known is not None:
-            interp.graph.predicates[key].eventually_excluded = bool(known.value) != positive
+            test = interp.graph.predicates[key]
+            test.window_truth = test.window_truth._replace(eventually_excluded=bool(known.value) != positive)
     return formula
 
 
@@ -304,15 +306,16 @@ def _remainder_formula(
         for pair in (ahead - 1, ahead):
             _exclude_other_constants(interp, ("neighbours", question[1], question[3], pair), test.key)
     first = base.count.first_value
-    test.is_off_by_one = _first_count(interp, base.count) == remainder - offset
     # A start that the program resumes from is taken for the end of a window.
     begins = first if first is not None else base.count.added_to_start
-    test.is_true_once = known != 2
-    test.is_one_short = begins is not None and begins + offset - remainder == 2
+    test.window_truth = test.window_truth._replace(
+        is_off_by_one=_first_count(interp, base.count) == remainder - offset,
+        is_true_once=known != 2,
+        is_one_short=begins is not None and begins + offset - remainder == 2,
+    )
     if known and isinstance(base, UnknownValue) and base.count.is_loop_index and base.count.first_value is not None:
-        test.trailing_microbatches = _trailing_microbatches(
-            interp, base, base.count.first_value + offset - remainder, known
-        )
+        trailing = _trailing_microbatches(interp, base, base.count.first_value + offset - remainder, known)
+        test.window_truth = test.window_truth._replace(trailing_microbatches=trailing)
     return ("test", test.key)
 
 

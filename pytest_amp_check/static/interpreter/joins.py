@@ -353,7 +353,10 @@ def _join_param_values(
 def _join_tensors(
     interp: Interpreter, formula: Formula, a: TensorValue, b: TensorValue, name: str
 ) -> TensorValue | None:
-    if (a.scaler_key, a.has_mixed_scales) != (b.scaler_key, b.has_mixed_scales):
+    if (a.loss_scale.scaler_key, a.loss_scale.has_mixed_scales) != (
+        b.loss_scale.scaler_key,
+        b.loss_scale.has_mixed_scales,
+    ):
         return None
     tensor = TensorValue.join([a, b])
     is_divided, is_only_summed = _join_divided(a, b)

@@ -74,7 +74,7 @@ def _compute_name_effects(name: str) -> frozenset[str]:
     if words & _UNRELATED_WORDS:
         return frozenset()
     if words & _TRAINING_WORDS:
-        return e.MATTERS
+        return e.ALL_EFFECTS
     return frozenset(_EFFECT_BY_WORD[word] for word in words & _EFFECT_BY_WORD.keys())
 
 

@@ -32,8 +32,8 @@ def mark_region(interp: Interpreter, made: TensorValue) -> None:
     """Record the regions in which a tensor was computed."""
     scope, dtypes = _current_region(interp)
     if scope != "out":
-        made.autocast_scope = scope
-        made.region_dtypes |= dtypes
+        earlier = made.provenance
+        made.provenance = Provenance(scope, earlier.callees, earlier.region_dtypes | dtypes)
     if scope == "in":
         # A float32 region suspends the casts of the outer region.
         region = interp.state.open_regions[-1]
@@ -118,11 +118,7 @@ def unknown_tensor(value: Value | None) -> TensorValue:
             divisors=known.divisors, factors=known.factors, is_only_summed=known.is_only_summed
         )
     provenance = value.provenance if value is not None else NO_PROVENANCE
-    made.autocast_scope, made.callees, made.region_dtypes = (
-        provenance.autocast_scope or "?",
-        provenance.callees,
-        provenance.region_dtypes,
-    )
+    made.provenance = provenance._replace(autocast_scope=provenance.autocast_scope or "?")
     return made
 
 

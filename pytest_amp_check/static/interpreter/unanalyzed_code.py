@@ -114,17 +114,19 @@ def _unknown_tensor(interp: Interpreter, name: str, arguments: list[Value], tens
     """Return the tensor that unanalyzed code with this name computes from tensors and other arguments."""
     made = compute_tensor(interp, tensors)
     if not is_criterion(name) or any(value.role == "module" for value in arguments):
-        made.autocast_scope, _, made.region_dtypes = provenance_here(interp, made.provenance)
-    made.callees |= join_provenance(arguments).callees | {name, FORWARD}
+        made.provenance = provenance_here(interp, made.provenance)
+    made.provenance = made.provenance._replace(
+        callees=made.provenance.callees | join_provenance(arguments).callees | {name, FORWARD}
+    )
     # A criterion also receives targets: a call with only the result of a model returns no loss.
-    if len(arguments) > 1 or tensors[0].first_forward is None:
+    if len(arguments) > 1 or tensors[0].forwards.first_event is None:
         made.normalization = made.normalization._replace(
             is_divided=made.normalization.is_divided and any(t.is_loss for t in tensors)
         )
     if len(arguments) > 1:
         made.normalization = made.normalization._replace(has_unknown_reduction=False)
     made.origin = made.origin._replace(is_from_gradient=made.origin.is_from_gradient or has_gradient_input(arguments))
-    made.has_known_modules = False
+    made.forwards = made.forwards._replace(has_known_modules=False)
     mark_float32_result(made, arguments)
     return made
 
@@ -138,7 +140,7 @@ def escape(
     interp: Interpreter,
     arguments: list[Value],
     node: ast.AST,
-    effects: frozenset[str] = e.MATTERS,
+    effects: frozenset[str] = e.ALL_EFFECTS,
     *,
     notifies: bool = False,
 ) -> None:
@@ -154,7 +156,7 @@ def escape(
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"} and not reads
         trains = tuple(t.key for t in direct) if trainers else ()
         # A callback that receives the scaler itself works with it.
-        about = e.MATTERS if trainers or (notifies and direct) else effects
+        about = e.ALL_EFFECTS if trainers or (notifies and direct) else effects
         interp.emit(e.Handoff, node, objects=object_keys, trains=trains, about=about, notifies=notifies)
     if isinstance(node, ast.Call) and divides_gradients(tail_name(node.func)):
         interp.emit(e.GradNormalise, node, owners=None)

@@ -60,7 +60,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if models is None:
         return interp.fresh_unknown(node)
     note_setup(interp, frameworks.APEX, node)
-    interp.program.attributes.has_fixed_apex_scale |= _has_fixed_scale(bound)
+    interp.program.attributes.scalers.has_fixed_apex_scale |= _has_fixed_scale(bound)
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:
@@ -91,7 +91,7 @@ def _call_load_state_dict(interp: Interpreter, entry: torch_api.ApiEntry, bound:
 class _ScaledLossContext(ContextHandler):
     def entered_value(self, interp: Interpreter, value: ScaledLoss, node: ast.expr) -> Value:
         made = as_loss(value.loss)
-        made.scaler_key = value.engine.tracked_object.key
+        made.loss_scale = made.loss_scale._replace(scaler_key=value.engine.tracked_object.key)
         return made
 
     def exit(self, interp: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:

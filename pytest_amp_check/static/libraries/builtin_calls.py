@@ -270,7 +270,9 @@ def _call_sum(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST
         return parameters
     made = _combine_tensors(interp, args, keywords, node)
     if isinstance(made, TensorValue):
-        made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
+        made.loss_scale = made.loss_scale._replace(
+            has_mixed_scales=made.loss_scale.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
+        )
         if made.normalization.is_only_share and _has_weight_per_term(node):
             made.normalization = made.normalization._replace(is_divided=False, is_only_share=False)
     return made

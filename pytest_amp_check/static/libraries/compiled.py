@@ -45,9 +45,8 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
     tracked_object.attributes.compiled, tracked_object.attributes.kind = True, ISLAND
     parts = tensors_in(value)
     made = TensorValue.join(parts) if parts else unknown_tensor(value)
-    made.first_forward = interp.emit(
-        e.Forward, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
-    )
+    forward = interp.emit(e.Forward, node, tracked_object.key, cached=False, names={"module": expression_text(node)})
+    made.forwards = made.forwards._replace(first_event=forward)
     mark_region(interp, made)
     return made
 

@@ -139,11 +139,11 @@ def _check_replicas(interp: Interpreter, tracked_object: TrackedObject, node: as
 
 def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     """Report a loss that runs backward outside the region of a compiled module with float32 islands."""
-    forward = tensor.first_forward
+    forward = tensor.forwards.first_event
     if (
         forward is None
         or forward.subject is None
-        or tensor.autocast_scope != "in"
+        or tensor.provenance.autocast_scope != "in"
         or in_region(interp)
         or interp.state.possible_regions
     ):

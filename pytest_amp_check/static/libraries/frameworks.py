@@ -404,14 +404,14 @@ def _run_backward_of(
         loss.set_divided(is_divided=loss.normalization.is_divided or is_fitting)
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
-    own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
+    own_scaler = loss.loss_scale.scaler_key if loss.loss_scale.scaler_key >= 0 else None
 
     def emit_backward(scaler: int | None, *, no_sync: bool) -> None:
         interp.emit(
             e.Backward,
             node,
             scaler,
-            feeds=find_updating_optimizers(interp, loss.module_keys),
+            feeds=find_updating_optimizers(interp, loss.forwards.module_keys),
             division=e.LossDivision(is_divided=loss.normalization.is_divided),
             no_sync=no_sync,
             scaling=e.LossScaling(
@@ -420,12 +420,12 @@ def _run_backward_of(
                 and scaler is None,
             ),
             twice=scaler == engine.tracked_object.key and own_scaler is not None,
-            dtypes=loss.region_dtypes,
+            dtypes=loss.provenance.region_dtypes,
             custom=loss.has_custom_backward,
             names=names,
         )
 
-    if own_scaler is None and not isinstance(engine.enabled, bool) and loss.region_dtypes == {"float16"}:
+    if own_scaler is None and not isinstance(engine.enabled, bool) and loss.provenance.region_dtypes == {"float16"}:
         _mark_region_without_scaler(interp, engine)
     # A program with a scaler of its own leaves the precision of the engine off, unless it asks for scaling.
     is_off = own_scaler is not None and engine.precision is interp.unknown_values.get(("precision", engine.framework))

@@ -56,7 +56,7 @@ def note_hook(
 def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     """Run the registered hooks on the gradients of a backward pass."""
     for hook in list(interp.graph_data(_HookTable).values()):
-        owners, fed = find_owners(interp, hook.params), find_updating_optimizers(interp, tensor.module_keys)
+        owners, fed = find_owners(interp, hook.params), find_updating_optimizers(interp, tensor.forwards.module_keys)
         if owners is None or fed is None or not set(owners).isdisjoint(fed):
             for_each_alternative(interp, hook.function, partial(_run_hook, interp, hook, owners, node))
 

@@ -71,7 +71,7 @@ def _call_params_method(
         return params
     if name in _NORMS and params.modules:
         made = TensorValue(interp.current_loops())
-        made.module_keys = params.modules
+        made.forwards = made.forwards._replace(module_keys=params.modules)
         return made
     if name in ("extend", "append") and len(args) == 1:
         if isinstance(args[0], ParamsValue):
@@ -251,7 +251,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
-        interp.emit(e.Handoff, node, objects=given, given=given, about=e.MATTERS)
+        interp.emit(e.Handoff, node, objects=given, given=given, about=e.ALL_EFFECTS)
 
 
 def _find_cleared(interp: Interpreter) -> tuple[int, ...] | None:

@@ -80,7 +80,7 @@ def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound:
     keys = tuple(v.tracked_object.key for v in scalers if v.enabled is not False)
     if optimizer is not None:
         keys = (*keys, optimizer.key)
-    interp.emit(e.Handoff, node, objects=keys, trains=keys, about=e.MATTERS)
+    interp.emit(e.Handoff, node, objects=keys, trains=keys, about=e.ALL_EFFECTS)
     return trainer
 
 

@@ -132,7 +132,7 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
             feeds=(optimizer.key,),
             division=e.DIVIDED,
             scaling=e.LossScaling(is_scaled=scaler is not None),
-            dtypes=loss.region_dtypes,
+            dtypes=loss.provenance.region_dtypes,
             custom=loss.has_custom_backward,
             names={},
         )

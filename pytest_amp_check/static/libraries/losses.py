@@ -33,7 +33,7 @@ from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue
 from ..interpreter.values.objects import ObjectRef
-from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.tensors import NO_SCALE, TensorValue, tensors_in
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_provenance
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
@@ -74,12 +74,7 @@ SCALES = {
 }
 _LOW = ("float16", "bfloat16", torch_api.FLOAT16_BY_CHOICE)
 #: Attributes that a tensor without gradient sets.
-_DETACHED: tuple[tuple[str, object], ...] = (
-    ("module_keys", frozenset()),
-    ("scaler_key", -1),
-    ("has_mixed_scales", False),
-    ("has_penalty", False),
-)
+_DETACHED: tuple[tuple[str, object], ...] = (("has_penalty", False),)
 #: Attributes that a method result sets in addition to the attributes of any computed tensor.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
     **dict.fromkeys(SPLITTING_CALLS, (("microbatches", True),)),
@@ -133,7 +128,7 @@ def compute_loss(
     parts = find_tensors(args, keywords)
     made = compute_tensor(interp, parts) if parts else _make_unknown_loss(interp, [*args, *keywords.values()])
     if interp.state.no_grad:
-        made.module_keys = frozenset()
+        made.forwards = made.forwards._replace(module_keys=frozenset())
     made.is_loss = True
     made.low_dtype = ""
     if made.in_region:
@@ -184,7 +179,7 @@ def _find_low_input(interp: Interpreter, args: Args, kind: str) -> str:
     if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
     # An input without a trained module has no gradient that can overflow.
-    tensors = [tensor for tensor in tensors_in(args[0]) if tensor.module_keys != frozenset()]
+    tensors = [tensor for tensor in tensors_in(args[0]) if tensor.forwards.module_keys != frozenset()]
     return next((t.low_dtype if t.low_dtype in _LOW and not _is_widened(t, kind) else "" for t in tensors), "")
 
 
@@ -198,9 +193,10 @@ def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
     """Return a loss computed from inputs that no known module produced."""
     made = TensorValue(interp.current_loops())
     made.in_region = in_region(interp)
-    earlier, made.callees, made.region_dtypes = join_provenance(given)
+    earlier = join_provenance(given)
     # A region around the loss alone leaves the model out, unless the code of the model enters one.
-    made.autocast_scope = "in" if made.in_region and earlier != "out" else earlier or "?"
+    is_inside = made.in_region and earlier.autocast_scope != "out"
+    made.provenance = earlier._replace(autocast_scope="in" if is_inside else earlier.autocast_scope or "?")
     return made
 
 
@@ -225,7 +221,11 @@ def _call_tensor_method(
     changes = _CHANGES.get("float" if widens else name, ())
     keeps_dtype = not changes and name != "mean"
     if changes == _DETACHED:
-        made.detached_scaler_key = max(made.scaler_key, made.detached_scaler_key)
+        scale = made.loss_scale
+        made.forwards = made.forwards._replace(module_keys=frozenset())
+        made.loss_scale = scale._replace(
+            scaler_key=-1, detached_scaler_key=max(scale.scaler_key, scale.detached_scaler_key), has_mixed_scales=False
+        )
     for attribute, value in changes:
         setattr(made, attribute, value)
     made.normalization = made.normalization._replace(
@@ -263,7 +263,7 @@ def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast
         is_data_size=tensor.normalization.is_data_size or name in DATA_SIZE_NAMES
     )
     if name in _READS and isinstance(node, ast.Call):
-        scaler = max(tensor.scaler_key, tensor.detached_scaler_key)
+        scaler = max(tensor.loss_scale.scaler_key, tensor.loss_scale.detached_scaler_key)
         made.is_loss_number = scaler < 0 and not made.normalization.is_data_size
         if scaler >= 0 and not _is_tested(interp, node):
             names = {"loss": receiver_text(node), "method": name, "scaler": interp.program.objects[scaler].name}
@@ -338,7 +338,7 @@ def run_backward(
         emit_penalty(interp, tensor, node)
     for listener in interp.handlers.backward_start_listeners:
         listener(interp, tensor, node)
-    scaler = tensor.scaler_key if tensor.scaler_key >= 0 else None
+    scaler = tensor.loss_scale.scaler_key if tensor.loss_scale.scaler_key >= 0 else None
     names = dict(names) if names is not None else _backward_names(node)
     averaged = None
     ddp_module = find_ddp_module(interp, tensor)
@@ -346,10 +346,10 @@ def run_backward(
         names["module"] = ddp_module.name
         averaged = ddp_module.attributes.wrappers["ddp"]
     graded = tensor.origin.is_from_gradient or gradient is not None
-    feeds = find_updating_optimizers(interp, tensor.module_keys)
+    feeds = find_updating_optimizers(interp, tensor.forwards.module_keys)
     known = interp.program.attributes
-    if feeds is None and not known.freezes_unknown:
-        known.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
+    if feeds is None and not known.training.freezes_unknown:
+        known.training.freezes_unknown = any("requires_grad" in name for name in interp.module.identifiers)
     counter = next(
         (
             (divisor.site, divisor.source_text, (divisor.counter, divisor.key))
@@ -368,8 +368,8 @@ def run_backward(
         may_be_scaled_by_caller=scaler is None and tensor.origin.is_from_outside,
         comes_from_caller=tensor.origin.is_from_outside,
         may_have_scaled_gradient=scaler is None and graded,
-        is_uneven=scaler is not None and tensor.has_mixed_scales,
-        has_several_scalers=tensor.has_several_scalers,
+        is_uneven=scaler is not None and tensor.loss_scale.has_mixed_scales,
+        has_several_scalers=tensor.loss_scale.has_several_scalers,
     )
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
@@ -383,9 +383,9 @@ def run_backward(
             no_sync=no_sync,
             division=division,
             scaling=scaling,
-            dtypes=tensor.region_dtypes,
+            dtypes=tensor.provenance.region_dtypes,
             custom=tensor.has_custom_backward,
-            forward=tensor.first_forward,
+            forward=tensor.forwards.first_event,
             float8=float8,
         )
 
@@ -441,7 +441,7 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     # Code that only decodes trains no parameter, so only a known float16 dtype is reported there.
     is_float16 = tensor.dtype_info.dtype == "float16" and is_known_low(tensor.dtype_info)
     eligible = bool(tensor.low_dtype) or is_float16 or (tensor.is_low_op_result and not interp.state.no_grad)
-    dtypes = tensor.region_dtypes
+    dtypes = tensor.provenance.region_dtypes
     if not dtypes and not tensor.low_dtype and interp.assumed_dtype:
         dtypes = frozenset({interp.assumed_dtype})
     is_bfloat16 = bool(dtypes) and dtypes <= torch_api.FAR_REACHING
@@ -580,10 +580,9 @@ def _set_scaler(made: TensorValue, scaler: int | None, *, undone: bool) -> Tenso
     """Mark a loss as scaled by a scaler, or as unscaled with ``undone``."""
     if undone:
         made.penalty_source = None
-        made.scaler_key = made.detached_scaler_key = -1
-        made.has_mixed_scales = False
+        made.loss_scale = NO_SCALE._replace(has_several_scalers=made.loss_scale.has_several_scalers)
     elif scaler is not None:
-        made.scaler_key = scaler
+        made.loss_scale = made.loss_scale._replace(scaler_key=scaler)
     return made
 
 
@@ -608,7 +607,9 @@ def _operate_on_tensors(
     elif op == "**":
         made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
     elif op in ("+", "-"):
-        made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(parts)
+        made.loss_scale = made.loss_scale._replace(
+            has_mixed_scales=made.loss_scale.has_mixed_scales or is_unevenly_scaled(parts)
+        )
         made.normalization = made.normalization._replace(
             divisors=frozenset.intersection(*(p.normalization.divisors for p in parts)),
             factors=frozenset.intersection(*(p.normalization.factors for p in parts)),
@@ -681,19 +682,24 @@ def is_unevenly_scaled(parts: Iterable[TensorValue]) -> bool:
     different scales.
     """
     read = [part for part in parts if not (part.origin.is_from_outside or part.origin.is_from_gradient)]
-    known = [part for part in parts if part.scaler_key >= 0 or (part in read and (part.is_loss or part.module_keys))]
-    trained = [part for part in known if part.module_keys != frozenset()]
+    known = [
+        part
+        for part in parts
+        if part.loss_scale.scaler_key >= 0 or (part in read and (part.is_loss or part.forwards.module_keys))
+    ]
+    trained = [part for part in known if part.forwards.module_keys != frozenset()]
     return any(_have_different_scales(part, other) for number, part in enumerate(trained) for other in trained[:number])
 
 
 def _have_different_scales(one: TensorValue, other: TensorValue) -> bool:
     """Return True if two terms that are trained together carry different scales."""
-    if one.scaler_key == other.scaler_key:
+    scalers = one.loss_scale.scaler_key, other.loss_scale.scaler_key
+    if scalers[0] == scalers[1]:
         return False
-    if one.module_keys is None or other.module_keys is None:
+    if one.forwards.module_keys is None or other.forwards.module_keys is None:
         # The modules are unknown, so two different scalers may be correct.
-        return min(one.scaler_key, other.scaler_key) < 0
-    return bool(one.module_keys & other.module_keys)
+        return min(scalers) < 0
+    return bool(one.forwards.module_keys & other.forwards.module_keys)
 
 
 def backward_gradient_of(args: Args, keywords: Keywords) -> Value | None:
@@ -725,9 +731,9 @@ def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject |
     """
     if may_use_no_sync(interp):
         return None
-    keys = tensor.module_keys if tensor.module_keys is not None else frozenset()
-    if not keys and tensor.first_forward is not None and tensor.first_forward.subject is not None:
-        keys = frozenset((tensor.first_forward.subject,))
+    keys = tensor.forwards.module_keys if tensor.forwards.module_keys is not None else frozenset()
+    if not keys and tensor.forwards.first_event is not None and tensor.forwards.first_event.subject is not None:
+        keys = frozenset((tensor.forwards.first_event.subject,))
     for key in sorted(keys):
         tracked_object = interp.program.objects[key]
         if "ddp" in tracked_object.attributes.wrappers:

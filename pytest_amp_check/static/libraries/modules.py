@@ -37,7 +37,7 @@ from ..interpreter.values.contexts import NoSyncContext
 from ..interpreter.values.definitions import Args, BoundMethod, ExternalName, FunctionValue, Instance, Keywords
 from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.objects import ModuleContainer, ObjectRef
-from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.tensors import Forwards, TensorValue, tensors_in
 from ..interpreter.values.value import (
     AUTOCAST_CALLEES,
     FORWARD,
@@ -119,38 +119,43 @@ def run_forward(
     escape(interp, [*args, *keywords.values()], node, frozenset())
     made = TensorValue(interp.current_loops())
     cached = not is_compiled_or_low(tracked_object)
-    made.first_forward = interp.emit(
-        e.Forward, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
-    )
+    forward = interp.emit(e.Forward, node, tracked_object.key, cached=cached, names={"module": expression_text(node)})
     for listener in interp.handlers.forward_listeners:
         listener(interp, tracked_object, node)
     parts = find_tensors(args, keywords)
     earlier = join_provenance([*args, *keywords.values()])
     deps: frozenset[int] | None = frozenset((tracked_object.key,))
-    if tracked_object.key in interp.graph_data(FrozenModules) and any(part.module_keys for part in parts):
+    if tracked_object.key in interp.graph_data(FrozenModules) and any(part.forwards.module_keys for part in parts):
         # The graph leads through the module to the trained modules before it, and leaves its parameters out.
         deps = frozenset()
-    made.forward_loops = interp.current_loops()
     for part in parts:
-        made.forward_loops |= part.forward_loops
-        deps = None if deps is None or part.module_keys is None else deps | part.module_keys
+        keys = part.forwards.module_keys
+        deps = None if deps is None or keys is None else deps | keys
         made.penalty_source = made.penalty_source or part.penalty_source
-    made.module_keys = frozenset() if interp.state.no_grad else deps
     tracked_object.attributes.note_forward(with_gradients=not interp.state.no_grad)
-    made.has_known_modules = read and all(part.has_known_modules for part in parts)
+    made.forwards = Forwards(
+        frozenset() if interp.state.no_grad else deps,
+        forward,
+        interp.current_loops().union(*(part.forwards.loop_keys for part in parts)),
+        read and all(part.forwards.has_known_modules for part in parts),
+    )
     itself = _unknown_callees(interp, tracked_object, read=read)
     outside = next(
         (
             p
             for p in parts
-            if p.autocast_scope == "out" and p.first_forward is not None and p.module_keys and not p.enters_autocast
+            if p.provenance.autocast_scope == "out"
+            and p.forwards.first_event is not None
+            and p.forwards.module_keys
+            and not p.enters_autocast
         ),
         None,
     )
     if itself is AUTOCAST_CALLEES and outside is not None and _is_trained_beside(interp, outside, tracked_object):
         # Autocast around the loss alone excludes the model whose output is the input of the loss.
-        made.first_forward, itself = outside.first_forward, frozenset[str]()
-    made.callees = earlier.callees | itself
+        made.forwards = made.forwards._replace(first_event=outside.forwards.first_event)
+        itself = frozenset[str]()
+    made.provenance = made.provenance._replace(callees=earlier.callees | itself)
     made.is_low_op_result = True
     mark_region(interp, made)
     computes_in = {
@@ -158,26 +163,28 @@ def run_forward(
         for part in _submodules_of(interp, tracked_object)
         if part.attributes.dtypes.computes_in is not None
     }
-    if made.module_keys:
+    if made.forwards.module_keys:
         computes_in |= {
             part.attributes.dtypes.region
             for part in _submodules_of(interp, tracked_object)
             if part.attributes.dtypes.region and not part.attributes.training.frozen
         }
-    if computes_in and made.autocast_scope == "out":
-        made.region_dtypes |= computes_in
+    if computes_in and made.provenance.autocast_scope == "out":
+        made.provenance = made.provenance._replace(region_dtypes=made.provenance.region_dtypes | computes_in)
     if interp.state.no_grad:
         # No gradients flow back through this forward.
-        made.region_dtypes = frozenset()
+        made.provenance = made.provenance._replace(region_dtypes=frozenset())
     made.in_region = False
     if earlier.autocast_scope in ("in", "unknown"):
-        made.autocast_scope = join_autocast_scopes({made.autocast_scope, earlier.autocast_scope})
+        made.provenance = made.provenance._replace(
+            autocast_scope=join_autocast_scopes({made.provenance.autocast_scope, earlier.autocast_scope})
+        )
     return made
 
 
 def _is_trained_beside(interp: Interpreter, given: TensorValue, tracked_object: TrackedObject) -> bool:
     """Return True if an optimizer has parameters behind a tensor, but none of a module that receives the tensor."""
-    behind = find_owners(interp, ParamsValue(given.module_keys or frozenset())) or ()
+    behind = find_owners(interp, ParamsValue(given.forwards.module_keys or frozenset())) or ()
     own = find_owners(interp, ParamsValue(frozenset((tracked_object.key,)))) or ()
     return bool(set(behind) - set(own))
 
@@ -208,12 +215,13 @@ def _call_module_instance(
             interp, FunctionValue(own_forward, defining_frame(interp, own_forward), receiver), args, keywords, node
         )
     made = run_forward(interp, tracked_object, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
-    if made.autocast_scope == "in" and _is_without_weights(interp, receiver):
+    if made.provenance.autocast_scope == "in" and _is_without_weights(interp, receiver):
         # A region around the loss alone leaves the model out.
         inputs = join_provenance([*args, *keywords.values()])
         if inputs.autocast_scope == "out":
-            made.autocast_scope, made.callees, made.region_dtypes = inputs
-            made.first_forward, made.in_region = None, True
+            made.provenance = inputs
+            made.forwards = made.forwards._replace(first_event=None)
+            made.in_region = True
     for method in _possible_forwards(interp, receiver):
         if method not in interp.active_functions:
             outcome = _run_forward_method(interp, method, receiver, args, keywords, node)

@@ -68,8 +68,8 @@ def note_given_parameters(interp: Interpreter, made: Value, given: list[Value], 
 
 def _note_optimizer_of_module(interp: Interpreter, returned: TensorValue, made: UnknownValue) -> None:
     """Record that a method of a module may return the optimizer: ``model.configure_optimizers(lr)``."""
-    if returned.module_keys is not None and len(returned.module_keys) == 1:
-        interp.file_data(_GivenModules)[made.key] = returned.module_keys
+    if returned.forwards.module_keys is not None and len(returned.forwards.module_keys) == 1:
+        interp.file_data(_GivenModules)[made.key] = returned.forwards.module_keys
 
 
 def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, node: ast.AST) -> TrackedObject:

@@ -116,13 +116,17 @@ def _may_cache(interp: Interpreter, loop: Loop) -> bool:
 def _report_recasts(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     """Report weight casts in the iterations of a loop if a single backward follows for all iterations."""
     here = tuple(loop.key for loop in interp.state.loops)
-    first = tensor.first_forward.subject if tensor.first_forward is not None else None
-    used = interp.program.with_submodules(tensor.module_keys) if tensor.module_keys is not None else frozenset((first,))
+    first = tensor.forwards.first_event.subject if tensor.forwards.first_event is not None else None
+    used = (
+        interp.program.with_submodules(tensor.forwards.module_keys)
+        if tensor.forwards.module_keys is not None
+        else frozenset((first,))
+    )
     for recast in interp.graph_data(RepeatedCosts).recasts:
         inside = recast.outer_loops[: len(here)] == here
         if recast.reason == "cache":
             inside = inside and recast.region_loops[: len(here)] == here and not interp.state.open_regions
-        made = recast.loop_key is None or recast.loop_key in tensor.forward_loops
+        made = recast.loop_key is None or recast.loop_key in tensor.forwards.loop_keys
         if inside and made and recast.module_key in used:
             interp.emit_at(e.Overhead(recast.site, recast.module_key, how=recast.reason, names=recast.names))
 

@@ -37,8 +37,8 @@ def make_autocast(
         # @torch.autocast without parentheses: torch takes the function as the device type.
         bound = {"device_type": ExternalName("function")}
     # Of a choice of several dtypes, no single one is the argument.
-    told = {name: value for name, value in bound.items() if name != "dtype" or not _is_choice(value)}
-    arguments = {name: to_attribute_value(interp, value) for name, value in told.items()}
+    decided = {name: value for name, value in bound.items() if name != "dtype" or not _is_choice(value)}
+    arguments = {name: to_attribute_value(interp, value) for name, value in decided.items()}
     if arguments.get("device_type") is UNKNOWN and _gets_device_of_input(interp, node):
         arguments["device_type"] = Symbol("torch.device()")
     open_ended = "**" in bound or has_unknown_arguments(interp, node)

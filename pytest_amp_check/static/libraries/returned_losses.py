@@ -20,7 +20,7 @@ class _RunTable(dict[int, tuple[TensorValue, Site, object]]):
 
 def _note_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     # A loss that is scaled in the call itself keeps its name for the unscaled loss.
-    if tensor.scaler_key >= 0 and isinstance(receiver_of(node), (ast.Name, ast.Attribute)):
+    if tensor.loss_scale.scaler_key >= 0 and isinstance(receiver_of(node), (ast.Name, ast.Attribute)):
         interp.graph_data(_RunTable)[id(tensor)] = (tensor, interp.site_of(node), receiver_text(node))
 
 
@@ -34,7 +34,9 @@ def _check_returned(interp: Interpreter, function: Function, value: Value) -> No
         if known is not None:
             names = {"loss": known[2], "function": function.name}
             interp.emit_at(
-                e.LossRead(known[1], tensor.scaler_key, owners=frozenset[int](), is_returned=True, names=names)
+                e.LossRead(
+                    known[1], tensor.loss_scale.scaler_key, owners=frozenset[int](), is_returned=True, names=names
+                )
             )
 
 

@@ -199,18 +199,18 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
         e.Scale,
         node,
         scaler.tracked_object.key,
-        autocast=made.autocast_scope,
+        autocast=made.provenance.autocast_scope,
         loss_in_region=made.in_region,
-        forward_read=made.has_known_modules,
+        forward_read=made.forwards.has_known_modules,
         has_penalty=made.has_penalty,
-        dtypes=made.region_dtypes,
-        forward=made.first_forward,
-        callees=made.callees,
+        dtypes=made.provenance.region_dtypes,
+        forward=made.forwards.first_event,
+        callees=made.provenance.callees,
         bare=False,
-        twice=made.scaler_key >= 0,
+        twice=made.loss_scale.scaler_key >= 0,
         names=names,
     )
-    made.scaler_key = scaler.tracked_object.key
+    made.loss_scale = made.loss_scale._replace(scaler_key=scaler.tracked_object.key)
     return made
 
 
@@ -371,7 +371,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
             node,
             objects=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),
-            about=e.MATTERS,
+            about=e.ALL_EFFECTS,
         )
     return None
 

@@ -50,9 +50,9 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
     """Return the module whose backward waits for all ranks, or None if code here may avoid the wait."""
     if may_use_no_sync(interp):
         return None
-    keys = set(tensor.module_keys or EMPTY)
-    if tensor.first_forward is not None and tensor.first_forward.subject is not None:
-        keys.add(tensor.first_forward.subject)
+    keys = set(tensor.forwards.module_keys or EMPTY)
+    if tensor.forwards.first_event is not None and tensor.forwards.first_event.subject is not None:
+        keys.add(tensor.forwards.first_event.subject)
     objects = [interp.program.objects[key] for key in sorted(keys)]
     module = next(
         (each for each in objects if not _COLLECTIVE.isdisjoint(each.attributes.wrappers)),
@@ -160,7 +160,8 @@ def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorV
     """Return True if an expression is a tensor from the same forward."""
     value = interp.without_events(lambda: interp.evaluate(expression))
     return any(
-        part.first_forward is not None and part.first_forward is tensor.first_forward for part in tensors_in(value)
+        part.forwards.first_event is not None and part.forwards.first_event is tensor.forwards.first_event
+        for part in tensors_in(value)
     )
 
 

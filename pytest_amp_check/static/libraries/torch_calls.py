@@ -218,10 +218,10 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     )
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
-        made.has_known_modules = False
+        made.forwards = made.forwards._replace(has_known_modules=False)
         mark_float32_result(made, given)
     if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
-        made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
+        made.provenance = provenance_here(interp, made.provenance, FORWARD)
     return made
 
 
@@ -393,19 +393,18 @@ def _call_autograd_grad(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     made = as_loss(bound.get("outputs"))
-    if made.scaler_key >= 0:
-        scaler = interp.program.objects[made.scaler_key].name
+    if made.loss_scale.scaler_key >= 0:
+        scaler = interp.program.objects[made.loss_scale.scaler_key].name
         made.penalty_source = (
             node,
             {"call": expression_text(node), "loss": first_argument_text(node), "scaler": scaler},
             False,
         )
-    made.scaler_key = -1
-    made.has_mixed_scales = False
+    made.loss_scale = made.loss_scale._replace(scaler_key=-1, has_mixed_scales=False)
     made.is_loss = False
-    if made.autocast_scope == "out":
+    if made.provenance.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
-        made.autocast_scope = "?"
+        made.provenance = made.provenance._replace(autocast_scope="?")
     made.has_penalty = literal_value(bound.get("create_graph")) is True
     differentiable = made.has_penalty and (_computes_norms(interp) or _squares_result(interp, node))
     interp.emit(e.AutogradGrad, node, differentiable=differentiable, names={"call": expression_text(node)})

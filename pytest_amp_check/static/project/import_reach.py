@@ -109,7 +109,7 @@ def _find_partners(project: Project, start: str, others: set[str]) -> set[str]:
 
 
 def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
-    """Return the autocast entries of a file; a file that cannot be read may enter autocast everywhere."""
+    """Return the autocast entries of a file; an unreadable file may enter autocast everywhere."""
     known = project.entries_by_path.get(path)
     if known is None:
         tree = parse_file(path, project.largest)

@@ -19,7 +19,7 @@ RULE = Rule(
             "own gradients: leave `no_sync()` before the last micro-batch of the window",
             cause=Cause(Backward),
             trace_kinds=(Backward,),
-            precedence=Precedence(needs_every_path=True, needs_every_turn=True),
+            precedence=Precedence(needs_every_path=True, needs_every_iteration=True),
         ),
     },
     rationale="""\

@@ -11,7 +11,7 @@ from ...tracked_objects import TrackedObject
 
 def _check_forward_outside(program: Program) -> Verdicts:
     """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
-    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    live = {tracked_object.key for tracked_object in program.attributes.scalers.live_scalers}
     never = not program.attributes.enters_autocast
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
     blamed: dict[tuple[int, int], Scale] = {}

@@ -10,7 +10,7 @@ from ...sites import Site
 
 
 def _check_saves(program: Program) -> Verdicts:
-    dtypes = frozenset(program.attributes.scaler_dtypes)
+    dtypes = frozenset(program.attributes.scalers.loss_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler of bfloat16 only has no state worth saving
     saves = [event for event in program.iter_events() if isinstance(event, Save)]
@@ -19,7 +19,7 @@ def _check_saves(program: Program) -> Verdicts:
     for event in saves:
         if event.open or event.scalers or event.whole_scalers or _is_without_scaler(event, saves, program):
             continue
-        remade = program.attributes.remade
+        remade = program.attributes.scalers.recreated_names
         scalers = [x for x in event.scope_scalers if x not in remade]
         if event.optimizers and scalers:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
@@ -42,7 +42,7 @@ def _is_construction(event: Event, scaler: int | str, program: Program) -> bool:
 
 def _check_kept_scalers(program: Program) -> Verdicts:
     """Yield scalers of classes whose checkpoints a framework writes, without the attributes of the class."""
-    dtypes = frozenset(program.attributes.scaler_dtypes)
+    dtypes = frozenset(program.attributes.scalers.loss_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return
     events = list(program.iter_events())

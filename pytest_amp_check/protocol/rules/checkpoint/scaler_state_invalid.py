@@ -15,7 +15,7 @@ def _check_whole_scaler(event: Save, program: Program) -> Labels:
 
 def _check_not_restored(program: Program) -> Verdicts:
     """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
-    dtypes = frozenset(program.attributes.scaler_dtypes)
+    dtypes = frozenset(program.attributes.scalers.loss_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return
     loads: dict[tuple[str, int, int], list[tuple[Graph, int, OptimizerLoad]]] = {}
@@ -93,8 +93,8 @@ RULE = Rule(
         ),
     },
     rationale="""\
-A state that is saved and never loaded has no effect: the resumed run starts again at 65536. `update()` turns an
-iteration's overflow into a smaller scale. State taken after the step but before the update holds the scale that has
+A state that is saved and never loaded has no effect: the resumed run starts again at 65536. After an
+overflow, `update()` reduces the scale. State taken after the step but before the update holds the scale that has
 just overflowed, and the resumed run overflows with it again. A scaler pickled as an object cannot be loaded with
 `weights_only=True`, the default since torch 2.6. Pickling it in the middle of an iteration raises.
 """,

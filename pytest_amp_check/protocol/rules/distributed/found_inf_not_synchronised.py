@@ -9,7 +9,7 @@ from ...rule import ERROR, WARNING, Certainty, Edit, Labels, Rule, TraceContext,
 
 def _check_unsynchronized(event: Event, program: Program) -> Labels:
     why = event.unsynchronised if isinstance(event, ScalerStep) else ""
-    if why and set(program.attributes.scaler_dtypes) != {"bfloat16"}:
+    if why and set(program.attributes.scalers.loss_dtypes) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
 
 
@@ -51,7 +51,7 @@ RULE = Rule(
         ),
         # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(
-            "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so their parameters and scales differ "
+            "`{scaler}` skipped {skipped} on {ranks} and took it on {others}, so their parameters and scales differ "
             "from then on: average gradients before unscaling, or reduce `found_inf` over all ranks, as "
             "ShardedGradScaler does"
         ),

@@ -8,10 +8,10 @@ from ...rule import BOTH, ERROR, INFO, WARNING, Certainty, Edit, Labels, Rule, T
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
-    trained = program.attributes.trained_modules
-    scaled = program.attributes.scaled_modules
+    trained = program.attributes.training.trained_modules
+    scaled = program.attributes.training.scaled_modules
     if scaled is None:
-        scaled = trained if program.attributes.live_scalers else set()
+        scaled = trained if program.attributes.scalers.live_scalers else set()
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event
@@ -23,7 +23,7 @@ def _check_trained_casts(program: Program) -> Verdicts:
                 continue  # a cast for inference, of a module that other code trains
             dtype, how = event.dtype, event.how
             optimizer = _find_optimizer(program, event)
-            by_unknown = event.subject in program.attributes.trained_by_unknown
+            by_unknown = event.subject in program.attributes.training.trained_by_unknown
             if by_unknown and dtype in ("float16", "bfloat16") and how != "checkpoint":
                 yield "cast:trained-by-unknown", event, {"dtype": dtype}, optimizer
             elif dtype == "float16" and event.subject in scaled and event.with_scaler:

@@ -93,7 +93,7 @@ RULE = Rule(
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: construct it with "
-            "`enabled=False`, which turns all its calls off",
+            "`enabled=False`, which disables all its calls",
             trace_context=TraceContext(
                 region_before=True,
                 shows_scaler=True,

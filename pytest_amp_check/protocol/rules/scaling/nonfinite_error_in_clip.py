@@ -11,7 +11,7 @@ from ...rule import WARNING, Labels, Rule, TraceContext, Verdicts, ViolationKind
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
     """Yield anomaly detection in a program with a live scaler."""
-    live = program.attributes.live_scalers
+    live = program.attributes.scalers.live_scalers
     for event in program.iter_events() if live else ():
         if isinstance(event, Anomaly) and not event.idle:
             named = event.names.get("scaler") or live[0].name or "the scaler"

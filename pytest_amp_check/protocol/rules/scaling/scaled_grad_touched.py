@@ -126,7 +126,7 @@ RULE = Rule(
     rationale="""\
 Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. An edit at this point
 (weight decay, noise, a clamp, a replacement for NaN) is divided by the scale afterwards and vanishes. An edit that
-turns infinities into numbers hides the overflow from the scaler. A norm that is only logged is wrong by the same factor
+replaces infinities hides the overflow from the scaler. A norm that is only logged is wrong by the same factor
 and jumps whenever the scale changes.
 """,
     harm="""\

@@ -90,7 +90,7 @@ def _check_factors(growth: object, backoff: object) -> Labels:
 
 def _check_device_mismatch(program: Program) -> Verdicts:
     """Yield scalers of a device without a region, if all regions of the program are for another device."""
-    live = {tracked_object.key: tracked_object for tracked_object in program.attributes.live_scalers}
+    live = {tracked_object.key: tracked_object for tracked_object in program.attributes.scalers.live_scalers}
     events = list(program.iter_events()) if live else []
     entered = [x.device for x in events if isinstance(x, AutocastEnter) and not x.null]
     if len(set(entered)) != 1 or entered[0] not in SCALED_DEVICES:

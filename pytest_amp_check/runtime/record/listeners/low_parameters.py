@@ -122,7 +122,7 @@ class LowPrecisionListener(Listener):
 
         Weights that were saved before and loaded again have kept their values.
         """
-        trained = self.recording.program.attributes.trained_modules
+        trained = self.recording.program.attributes.training.trained_modules
         for p in tracked.params if self._casts_after_step else ():
             event = self._casts_after_step.get(id(p))
             if event is None or p.dtype in LOW:
@@ -148,7 +148,7 @@ class LowPrecisionListener(Listener):
 
     def report_casts(self, params: Iterable[torch.Tensor]) -> bool:
         """Report casts and creations of trained parameters. Return True if the events of all parameters are known."""
-        trained: set[int] = self.recording.program.attributes.trained_modules
+        trained: set[int] = self.recording.program.attributes.training.trained_modules
         is_all_known = True
         for p in params:
             event = self._cast_events.get(id(p))

@@ -171,7 +171,7 @@ class NonFiniteListener(Listener):
         #: Number of steps with a non-finite loss, and index of the first, counted from 0.
         self.bad_losses = 0
         self.first_bad_loss: int | None = None
-        #: Causes that are dropped if the scaler's scale turns out to sink, because that finding says the same.
+        #: Causes that are dropped if the scaler's scale proves to sink, because that finding says the same.
         self._pending_causes: list[PendingCause] = []
         #: Outermost called module to the statistics buffers of its submodules.
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
@@ -584,7 +584,7 @@ class NonFiniteListener(Listener):
         # own.
         self._reported_count += is_reported
         self._silent_losses += not is_reported
-        if cause.label in LASTING:
+        if cause.label in PERSISTENT_CAUSES:
             self._reported_count = MOST
             if follows:
                 # Non-finite gradients, which are already reported, were applied.
@@ -662,7 +662,7 @@ INPUT = "input"
 #: Labels of causes in an optimizer, which are located at its construction.
 _OF_OPTIMIZER = frozenset({"state", RATE, GROWN})
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.
-LASTING = frozenset({"parameter", *_OF_OPTIMIZER})
+PERSISTENT_CAUSES = frozenset({"parameter", *_OF_OPTIMIZER})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 
 

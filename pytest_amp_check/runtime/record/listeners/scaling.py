@@ -100,7 +100,7 @@ class ScalingListener(Listener):
             )
         )
         self._forwards.seek_forward(event, losses)
-        self.recording.program.attributes.scaler_dtypes.update(dtypes)
+        self.recording.program.attributes.scalers.loss_dtypes.update(dtypes)
         self._mark_live(tracked)
 
     def _region_of_other_device(self, scaler: Any, losses: list[torch.Tensor]) -> e.AutocastEnter | None:
@@ -115,7 +115,7 @@ class ScalingListener(Listener):
     def _mark_live(self, tracked: TrackedScaler) -> None:
         if tracked.tracked_object.key not in self._live_keys:
             self._live_keys.add(tracked.tracked_object.key)
-            self.recording.program.attributes.live_scalers.append(tracked.tracked_object)
+            self.recording.program.attributes.scalers.live_scalers.append(tracked.tracked_object)
 
     @listener_method
     def record_get_scale(self, scaler: Any) -> None:

@@ -64,7 +64,7 @@ def _open_containers(
         value = interp.state.frame.vars.get(name)
         item = value.item_at(Const(key)) if isinstance(value, (MappingValue, SequenceValue)) else None
         if isinstance(value, (MappingValue, SequenceValue)) and isinstance(item, Const):
-            value.set_item(key, _make_carried(interp, item, f"{name}[{key!r}]", frozenset((loop.key,))))
+            value.set_item(key, _make_havocked(interp, item, f"{name}[{key!r}]", frozenset((loop.key,))))
 
 
 def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: frozenset[str], loop: Loop) -> None:
@@ -81,7 +81,7 @@ def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: fr
         if not isinstance(owner, UnknownValue) or (owner.key, target.attr) in interp.state.heap:
             continue
         interp.last_serial += 1
-        key = ("carried", interp.last_serial, target.attr)
+        key = ("havocked", interp.last_serial, target.attr)
         count = interp.unknown_value(key, short_text(target), frozenset((loop.key,)))
         count.count = count.count._replace(is_counter=isinstance(node.value, ast.Constant))
         interp.store_attribute(owner.key, target.attr, count)
@@ -91,17 +91,17 @@ def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: s
     if _may_become_object(value):
         if after is None or after is value or (isinstance(after, UnknownValue) and value.value is not None):
             return value
-        formula = interp.predicate_formula(("first turn", *key), "", frozenset())
+        formula = interp.predicate_formula(("first iteration", *key), "", frozenset())
         return join_values(interp, formula, value, after, name)
     if not isinstance(value, (Const, UnknownValue)):
         return value.as_stored()
-    return _make_carried(interp, value, name, key)
+    return _make_havocked(interp, value, name, key)
 
 
-def _make_carried(interp: Interpreter, value: Const | UnknownValue, name: str, key: frozenset[int]) -> UnknownValue:
+def _make_havocked(interp: Interpreter, value: Const | UnknownValue, name: str, key: frozenset[int]) -> UnknownValue:
     """Return the unknown value of a variable at the head of a loop, whose first iteration finds ``value``."""
     interp.last_serial += 1
-    made = interp.unknown_value(("carried", interp.last_serial, name), name, key)
+    made = interp.unknown_value(("havocked", interp.last_serial, name), name, key)
     start = value.value
     if isinstance(start, int) and not isinstance(start, bool):
         made.count = made.count._replace(is_counter=True, first_value=start, is_iteration_count=True)

@@ -155,7 +155,7 @@ def _execute_loop(
     savepoint = interp.builder.set_savepoint(interp.state.current_node)
     havoc_loop_variables(interp, body, loop, bind)
     head = interp.builder.add_node()
-    asked_first = interp.predicates.predicate_for(("first turn", loop.key), "", None, frozenset())
+    asked_first = interp.predicates.predicate_for(("first iteration", loop.key), "", None, frozenset())
     asked_first.asks_first_iteration = True
     first = asked_first.key
     _start_iteration(interp, head, first, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ....protocol.events import Forward
+from ....protocol.fast_namedtuple import NamedTuple
 from ..dtypes import NO_DTYPE_INFO
 from .value import (
     AUTOCAST_CALLEES,
@@ -14,23 +15,79 @@ from .value import (
     Provenance,
     TypedValue,
     Value,
-    join_autocast_scopes,
     join_keys,
+    join_provenance,
 )
+
+
+class LossScale(NamedTuple):
+    """The scalers that multiplied a tensor.
+
+    scaler_key           key of the scaler that multiplied the tensor, -1 if none
+    detached_scaler_key  key of the scaler that multiplied what the tensor is detached from, -1 if none
+    has_several_scalers  the tensor is a sum of parts that several scalers scaled
+    has_mixed_scales     the tensor is a sum; one part holds a loss scale and another part no scale or another scale
+    """
+
+    scaler_key: int = -1
+    detached_scaler_key: int = -1
+    has_several_scalers: bool = False
+    has_mixed_scales: bool = False
+
+    def join(self, other: LossScale) -> LossScale:
+        """Return the loss scale of a tensor computed from two tensors."""
+        if self is other:
+            return self
+        keys = self.scaler_key, other.scaler_key
+        return LossScale(
+            max(keys),
+            max(self.detached_scaler_key, other.detached_scaler_key),
+            self.has_several_scalers or other.has_several_scalers or (min(keys) >= 0 and keys[0] != keys[1]),
+            self.has_mixed_scales or other.has_mixed_scales,
+        )
+
+
+class Forwards(NamedTuple):
+    """The forwards that a tensor depends on.
+
+    module_keys        keys of the modules whose forward the tensor depends on, None if not known
+    first_event        event of the first of those forwards
+    loop_keys          keys of the loops in whose iterations those forwards ran
+    has_known_modules  every module that the tensor depends on is in the project and enters no autocast itself
+    """
+
+    module_keys: frozenset[int] | None = None
+    first_event: Forward | None = None
+    loop_keys: frozenset[int] = EMPTY
+    has_known_modules: bool = False
+
+    def join(self, other: Forwards) -> Forwards:
+        """Return the forwards of a tensor computed from two tensors."""
+        if self is other:
+            return self
+        return Forwards(
+            join_keys((self.module_keys, other.module_keys)),
+            self.first_event or other.first_event,
+            self.loop_keys | other.loop_keys,
+            self.has_known_modules and other.has_known_modules,
+        )
+
+
+NO_SCALE = LossScale()
+UNKNOWN_FORWARDS = Forwards()
+#: Provenance of a tensor from no known forward.
+_OUTSIDE = Provenance("out")
 
 
 class TensorValue(TypedValue):
     """Tensor that is a loss, or part of a loss.
 
-    scaler_key           key of the scaler that multiplied the tensor, -1 if none
-    detached_scaler_key  key of the scaler that multiplied what the tensor is detached from, -1 if none
+    loss_scale           the scalers that multiplied the tensor
     origin               where the tensor comes from
-    module_keys          keys of the modules whose forward the tensor depends on, None if not known
-    autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
-    callees              names of the unanalyzed code that computed the tensor
+    forwards             the forwards that the tensor depends on
+    provenance           scope of those forwards, "?" if no scope is known; names of the unanalyzed code that computed
+                         the tensor; dtypes of the regions, "?" if a region may be disabled or the dtype is not known
     in_region            the last function applied to the tensor ran in an autocast region
-    region_dtypes        dtypes of those regions; "?" if a region may be disabled or the dtype is not known
-    first_forward        event of the first of those forwards
     low_dtype            low-precision dtype of the tensor if those regions are enabled, "" if none, "?" if not known
     is_low_op_result     the tensor comes from an op that autocast runs in the low-precision dtype
     penalty_source       location at which gradients of a scaled loss were taken with the scale still in, the source
@@ -38,70 +95,47 @@ class TensorValue(TypedValue):
     is_loss              a loss function returned the tensor
     has_custom_backward  an autograd.Function of the project without custom_bwd on its backward returned the tensor
     has_penalty          gradients that are differentiated again are a part of the tensor
-    has_known_modules    every module that the tensor depends on is in the project and enters no autocast itself
-    forward_loops        keys of the loops in whose iterations those forwards ran
-    has_several_scalers  the tensor is a sum of parts that several scalers scaled
-    has_mixed_scales     the tensor is a sum; one part holds a loss scale and another part no scale or another scale
     """
 
     kind = "tensor"
 
     __slots__ = (
-        "autocast_scope",
-        "callees",
-        "detached_scaler_key",
-        "first_forward",
-        "forward_loops",
+        "forwards",
         "has_custom_backward",
-        "has_known_modules",
-        "has_mixed_scales",
         "has_penalty",
-        "has_several_scalers",
         "in_region",
         "is_loss",
         "is_low_op_result",
+        "loss_scale",
         "low_dtype",
-        "module_keys",
         "origin",
         "penalty_source",
-        "region_dtypes",
-        "scaler_key",
+        "provenance",
     )
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.dtype_info = NO_DTYPE_INFO
-        self.scaler_key = self.detached_scaler_key = -1
-        self.has_several_scalers = False
-        self.module_keys: frozenset[int] | None = None
-        self.autocast_scope = "out"
-        self.callees: frozenset[str] = EMPTY
+        self.loss_scale = NO_SCALE
+        self.forwards = UNKNOWN_FORWARDS
+        self.provenance = _OUTSIDE
         self.in_region = False
-        self.region_dtypes: frozenset[str] = EMPTY
-        self.first_forward: Forward | None = None
         self.low_dtype = ""
         self.is_low_op_result = False
         self.penalty_source: tuple[ast.AST, dict[str, object], bool] | None = None
         self.origin = NO_ORIGIN
         self.is_loss = False
         self.has_custom_backward = False
-        self.has_known_modules = False
-        self.has_mixed_scales = False
         self.has_penalty = False
-        self.forward_loops: frozenset[int] = frozenset()
-
-    @property
-    def provenance(self) -> Provenance:  # type: ignore[override]
-        return Provenance(self.autocast_scope, self.callees, self.region_dtypes)
 
     @property
     def enters_autocast(self) -> bool:
         """True if a module that the tensor depends on enters autocast itself."""
-        return not AUTOCAST_CALLEES.isdisjoint(self.callees)
+        return not AUTOCAST_CALLEES.isdisjoint(self.provenance.callees)
 
     @property
     def is_relevant(self) -> bool:  # type: ignore[override]
-        return self.scaler_key >= 0
+        return self.loss_scale.scaler_key >= 0
 
     def truth_condition(self) -> None:
         return None
@@ -125,30 +159,19 @@ class TensorValue(TypedValue):
         """Return a tensor computed from several tensors."""
         made = parts[0].copy()
         made.dtype_info = NO_DTYPE_INFO
-        made.scaler_key = max(part.scaler_key for part in parts)
-        made.detached_scaler_key = max(part.detached_scaler_key for part in parts)
-        made.has_several_scalers = len({part.scaler_key for part in parts if part.scaler_key >= 0}) > 1 or any(
-            p.has_several_scalers for p in parts
-        )
-        made.module_keys = join_keys(part.module_keys for part in parts)
-        made.autocast_scope = join_autocast_scopes({part.autocast_scope for part in parts})
+        made.provenance = join_provenance(parts)
         for part in parts[1:]:
+            made.loss_scale = made.loss_scale.join(part.loss_scale)
+            made.forwards = made.forwards.join(part.forwards)
+            made.loops |= part.loops
             made.normalization = made.normalization.join(part.normalization)
             made.origin = made.origin.join(part.origin)
-            made.has_known_modules = made.has_known_modules and part.has_known_modules
-            for name in (
-                "has_custom_backward",
-                "first_forward",
-                "is_loss",
-                "low_dtype",
-                "is_low_op_result",
-                "penalty_source",
-                "has_mixed_scales",
-                "has_penalty",
-            ):
-                setattr(made, name, getattr(made, name) or getattr(part, name))
-            for name in ("callees", "region_dtypes", "loops", "forward_loops"):
-                setattr(made, name, getattr(made, name) | getattr(part, name))
+            made.has_custom_backward = made.has_custom_backward or part.has_custom_backward
+            made.is_loss = made.is_loss or part.is_loss
+            made.low_dtype = made.low_dtype or part.low_dtype
+            made.is_low_op_result = made.is_low_op_result or part.is_low_op_result
+            made.penalty_source = made.penalty_source or part.penalty_source
+            made.has_penalty = made.has_penalty or part.has_penalty
         return made
 
 

@@ -102,7 +102,7 @@ def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value
 
 
 #: Methods that transpose the keys in a batched product of queries and keys. Similarities of two lists use ``T``.
-_TURNS = frozenset("transpose permute mT swapaxes adjoint".split())
+_TRANSPOSES = frozenset("transpose permute mT swapaxes adjoint".split())
 
 
 def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, scale_node: ast.expr) -> None:
@@ -121,7 +121,7 @@ def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, 
     if isinstance(product, ast.Call) and last_name(product.func) == "einsum":
         late = not any(is_same_syntax(*pair) for pair in combinations(factors, 2))
     else:
-        late = any(last_name(callee_of(factor) or factor) in _TURNS for factor in factors)
+        late = any(last_name(callee_of(factor) or factor) in _TRANSPOSES for factor in factors)
     if late:
         emit_once(interp, e.LateScale, node, fact, names={"call": SourceText(node)})
 

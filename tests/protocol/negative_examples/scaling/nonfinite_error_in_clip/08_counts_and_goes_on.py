@@ -1,4 +1,4 @@
-# gradients that are not finite are told of, and the scaler skips the step
+# non-finite gradients are logged, and the scaler skips the step
 
 import torch
 

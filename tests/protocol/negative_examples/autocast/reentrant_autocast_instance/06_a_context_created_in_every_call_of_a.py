@@ -1,4 +1,4 @@
-# a context made anew at every call of a factory
+# a factory creates a new context in every call
 
 def amp_cm():
     return torch.autocast("cuda", dtype=torch.bfloat16)

@@ -56,7 +56,7 @@ class Training:
         if update:
             self.add(e.Update)
 
-    def told(self) -> list[tuple[str, int]]:
+    def reported(self) -> list[tuple[str, int]]:
         return [(finding.code, finding.line) for finding in self.chain.collect_findings()]
 
 
@@ -76,7 +76,7 @@ def test_a_right_run_of_any_length_gives_nothing(run: Training, turns: int) -> N
         run.step(unscale=True, clip="clip")
         run.chain.flush()
     run.chain.close()
-    assert run.told() == []
+    assert run.reported() == []
 
 
 @pytest.mark.parametrize("turns", [1, 2, 40])
@@ -99,7 +99,7 @@ def test_a_mistake_that_is_made_late_is_found_after_many_right_turns(run: Traini
         run.step(unscale=True, clip="clip")
     run.step(clip="another clip")
     run.chain.close()
-    assert run.told() == [("AMP201", run.at("another clip").line)]
+    assert run.reported() == [("AMP201", run.at("another clip").line)]
 
 
 def test_the_path_is_shown_where_a_long_run_has_gone_on_since(run: Training) -> None:
@@ -121,14 +121,14 @@ def test_what_is_left_undone_at_the_end_was_cut_off_where_the_run_was(
 ) -> None:
     run.step(update=False)
     run.chain.close(broken=broken)
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 def test_a_scaler_that_is_updated_at_times_is_not_forgotten(run: Training) -> None:
     run.step()
     run.step(update=False)
     run.chain.close()
-    assert run.told() == []
+    assert run.reported() == []
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -136,23 +136,23 @@ def test_gradients_that_nobody_has_cleared(run: Training, broken: bool) -> None:
     for _ in range(3):
         run.step(zero=False)
     run.chain.close(broken=broken)
-    assert [code for code, _ in run.told()] == ([] if broken else ["AMP215"])
+    assert [code for code, _ in run.reported()] == ([] if broken else ["AMP215"])
 
 
 def test_who_clears_gradients_in_the_end_has_accumulated_them(run: Training) -> None:
     for _ in range(3):
         run.step(zero=False)
-    assert [code for code, _ in run.told()] == ["AMP215"]
+    assert [code for code, _ in run.reported()] == ["AMP215"]
     run.add(e.ZeroGrad)
     run.chain.close()
-    assert run.told() == []
+    assert run.reported() == []
 
 
 def test_a_clear_that_is_only_guessed_takes_nothing_back(run: Training) -> None:
     for _ in range(3):
         run.step(zero=False)
     run.add(e.ZeroGrad, "guessed", guessed=True)
-    assert [code for code, _ in run.told()] == ["AMP215"]
+    assert [code for code, _ in run.reported()] == ["AMP215"]
 
 
 @pytest.mark.parametrize(("update", "expected"), [(True, []), (False, ["AMP206"])])
@@ -161,10 +161,10 @@ def test_an_optimizer_that_is_gone_has_left_its_step_as_it_was(
 ) -> None:
     run.step(update=update)
     run.chain.forget_optimizer(run.optimizer.key)
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
     # The optimizer is freed.
     run.chain.forget_optimizer(run.optimizer.key)
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 def test_weights_that_are_written_in_a_region_are_stale_there_however_long_it_lasts(run: Training) -> None:
@@ -174,7 +174,7 @@ def test_weights_that_are_written_in_a_region_are_stale_there_however_long_it_la
         run.add(e.Clip, "elsewhere", owners=())
     run.add(e.Forward, "forward")
     run.add(e.AutocastExit, "left", depth=0)
-    assert run.told() == [("AMP101", run.at("written").line)]
+    assert run.reported() == [("AMP101", run.at("written").line)]
 
 
 def test_weights_that_are_written_in_a_region_are_new_to_the_next_one(run: Training) -> None:
@@ -183,7 +183,7 @@ def test_weights_that_are_written_in_a_region_are_new_to_the_next_one(run: Train
         run.add(e.Forward, "forward")
         run.add(e.ParamWrite, "written")
         run.add(e.AutocastExit, "left")
-    assert run.told() == []
+    assert run.reported() == []
 
 
 def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
@@ -191,7 +191,7 @@ def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
     run.add(e.AutocastExit, "left")
     run.step()
     run.chain.close()
-    assert run.told() == []
+    assert run.reported() == []
 
 
 def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Training) -> None:
@@ -202,7 +202,7 @@ def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Traini
     run.add(e.ScalerStep)
     run.add(e.Update)
     run.chain.close()
-    assert run.told() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
+    assert run.reported() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
 
 
 @pytest.mark.parametrize(("places", "expected"), [(["one", "one"], ["AMP301"]), (["one", "two"], [])])
@@ -214,7 +214,7 @@ def test_a_place_that_feeds_twice_accumulates(run: Training, places: list[str], 
         run.add(e.ScalerStep)
         run.add(e.Update)
     run.chain.close()
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feeds_twice(run: Training) -> None:
@@ -226,7 +226,7 @@ def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feed
         run.add(e.Update)
         run.chain.flush()
     run.chain.close()
-    assert [code for code, _ in run.told()] == ["AMP301"]
+    assert [code for code, _ in run.reported()] == ["AMP301"]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
         run.add(e.ScalerStep)
         run.add(e.Update)
     run.chain.close()
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
     else:
         run.add(e.Step)
     run.chain.close()
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 @pytest.mark.parametrize("gone", ["first", "second"])
@@ -291,7 +291,7 @@ def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Tr
     for _ in range(2):
         run.step(unscale=True, clip="right")
     run.chain.close()
-    assert run.told() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
+    assert run.reported() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
 
 
 def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gradients(run: Training) -> None:
@@ -302,23 +302,23 @@ def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gra
     for _ in range(3):
         run.step()
     run.chain.close()
-    assert run.told() == [("AMP206", run.at(name_of_kind(e.ScalerStep)).line)]
+    assert run.reported() == [("AMP206", run.at(name_of_kind(e.ScalerStep)).line)]
 
 
 def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[Event] = []
+    checked: list[Event] = []
 
     def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
-        judged.append(event)
+        checked.append(event)
         return apply_event(judge, index, event, *rest)
 
     monkeypatch.setattr(run_checker, "apply_event", counted)
     counts = []
     for _ in range(6):
-        judged.clear()
+        checked.clear()
         run.step(unscale=True, clip="clip")
         run.chain.flush()
-        counts.append([type(event) for event in judged])
+        counts.append([type(event) for event in checked])
     assert counts[0] == [e.ZeroGrad, e.Backward, e.Unscale, e.Clip, e.ScalerStep, e.Update]
     # The check asks each time if a location has accumulated before.
     assert counts[-2] == counts[-1] == [e.Backward]
@@ -332,9 +332,9 @@ def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) ->
         run.add(e.ScalerStep)
         run.add(e.Update)
         run.chain.flush()
-    assert [code for code, _ in run.told()] == ["AMP215"]
+    assert [code for code, _ in run.reported()] == ["AMP215"]
     run.step()
-    assert run.told() == []
+    assert run.reported() == []
 
 
 def fill(run: Training, place: str, value: float = -1e9) -> Event:
@@ -344,20 +344,20 @@ def fill(run: Training, place: str, value: float = -1e9) -> Event:
 def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None:
     for place, value in (("one", -1e9), ("one", -1e8), ("two", 1.0), ("three", 1e7)):
         run.chain.add_event(fill(run, place, value))
-    assert run.told() == [("AMP506", run.at("one").line), ("AMP506", run.at("three").line)]
+    assert run.reported() == [("AMP506", run.at("one").line), ("AMP506", run.at("three").line)]
     assert "-1e+09" in run.chain.collect_findings()[0].message
 
 
 def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
     run.chain.add_event(e.NotFinite(run.at("parameter"), how="parameter"))
     run.chain.add_event(e.NotFinite(run.at("overflow"), how="overflow"))
-    assert [code for code, _ in run.told()] == ["AMP802", "AMP802"]
+    assert [code for code, _ in run.reported()] == ["AMP802", "AMP802"]
     run.chain.add_event(fill(run, "fill"))
-    assert [code for code, _ in run.told()] == ["AMP802", "AMP802", "AMP506"]
+    assert [code for code, _ in run.reported()] == ["AMP802", "AMP802", "AMP506"]
     run.step(clip="clip")
     # The overflow is a separate mistake.
-    assert [code for code, _ in run.told()] == ["AMP802", "AMP506", "AMP201"]
-    assert run.told()[0] == ("AMP802", run.at("overflow").line)
+    assert [code for code, _ in run.reported()] == ["AMP802", "AMP506", "AMP201"]
+    assert run.reported()[0] == ("AMP802", run.at("overflow").line)
 
 
 def test_facts_that_come_late_have_their_witness(run: Training) -> None:
@@ -378,8 +378,8 @@ class Counting(RunChecker):
         super().__init__(program)
         self.noted: list[tuple[str, EventKind, int | None]] = []
 
-    def on_violation(self, fault: tuple[str, run_checker.Identity], optimizer: int | None) -> None:
-        self.noted.append((fault[0], fault[1][0], optimizer))
+    def on_violation(self, violation: tuple[str, run_checker.Identity], optimizer: int | None) -> None:
+        self.noted.append((violation[0], violation[1][0], optimizer))
 
 
 def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> None:
@@ -401,19 +401,19 @@ def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> No
 def test_a_loop_that_turns_as_before_is_not_judged_anew_after_a_mistake(
     run: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged: list[Event] = []
+    checked: list[Event] = []
 
     def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
-        judged.append(event)
+        checked.append(event)
         return apply_event(judge, index, event, *rest)
 
     monkeypatch.setattr(run_checker, "apply_event", counted)
     run.step(clip="wrong")
     for _ in range(5):
-        judged.clear()
+        checked.clear()
         run.step(unscale=True, clip="clip")
         run.chain.flush()
-    assert [type(event) for event in judged] == [e.Backward]
+    assert [type(event) for event in checked] == [e.Backward]
 
 
 REGION: dict[str, Any] = {"instance": 1, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
@@ -450,7 +450,7 @@ def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.Mon
         assert len(run.chain.known_transitions) <= 5
     assert len(run.chain.distinct_events) == 5
     assert len(run.chain.recent_events) == 160
-    assert run.told() == []
+    assert run.reported() == []
 
 
 @pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
@@ -459,7 +459,7 @@ def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast:
     for _ in range(3):
         run.add(e.Scale, "scale", subject=run.scaler.key, forward_read=True)
         run.step()
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 @pytest.mark.parametrize(("loads", "expected"), [(False, ["AMP402"]), (True, [])])
@@ -471,7 +471,7 @@ def test_in_one_run_what_is_loaded_late_is_loaded(run: Training, loads: bool, ex
     if loads:
         run.add(e.ScalerLoad, subject=run.scaler.key)
     run.step()
-    assert [code for code, _ in run.told()] == expected
+    assert [code for code, _ in run.reported()] == expected
 
 
 @pytest.mark.parametrize(
@@ -565,4 +565,4 @@ def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -
     for key in (second, third):
         run.chain.add_event(e.ScalerStep(run.at(f"step {key}"), run.scaler.key, key))
     run.add(e.Update)
-    assert run.told() == []
+    assert run.reported() == []

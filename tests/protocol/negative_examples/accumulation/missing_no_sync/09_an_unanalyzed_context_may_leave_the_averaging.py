@@ -1,4 +1,4 @@
-# a context that cannot be read may leave the averaging out
+# an unanalyzed context may leave out the averaging
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""A part of benchmarks/faults.py: signals at random moments, and missing resources."""
+"""A part of benchmarks/fault_injection.py: signals at random moments, and missing resources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarking import benchmark
 
-SCRIPT = benchmark("faults")
+SCRIPT = benchmark("fault_injection")
 #: Kinds of trials. The others need seconds to load torch, or more trials for a result.
 KINDS = ["check, SIGTERM", "fix, SIGINT", "fix, SIGKILL", "full disk"]
 

@@ -464,12 +464,12 @@ SOUND = [
 @pytest.mark.parametrize("call", [*ARGUMENTS, *SOUND])
 def test_what_is_said_of_arguments(call: str) -> None:
     found = check_source(f"import torch\n\nmade = {call}\n")
-    told = [finding.message for finding in found if finding.code in ("AMP106", "AMP216")]
-    assert told == ([ARGUMENTS[call]] if call in ARGUMENTS else [])
+    reported = [finding.message for finding in found if finding.code in ("AMP106", "AMP216")]
+    assert reported == ([ARGUMENTS[call]] if call in ARGUMENTS else [])
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         (
             'def train(model, x):\n    torch.autocast("cuda")\n    return model(x)\n',
@@ -492,9 +492,9 @@ def test_what_is_said_of_arguments(call: str) -> None:
         ("@torch.no_grad()\ndef batches(loader):\n    yield from loader\n", ""),
     ],
 )
-def test_what_is_said_of_regions_that_cover_nothing(source: str, told: str) -> None:
+def test_what_is_said_of_regions_that_cover_nothing(source: str, reported: str) -> None:
     found = check_source(f"import torch\n{source}")
-    assert [f"{each.line - 1} {each.message.partition(': ')[0]}" for each in found] == [told] * bool(told)
+    assert [f"{each.line - 1} {each.message.partition(': ')[0]}" for each in found] == [reported] * bool(reported)
 
 
 def test_a_flag_of_an_instance_is_named_as_in_the_class() -> None:

@@ -92,18 +92,18 @@ def test_the_texts_of_a_rule_are_as_long_as_github_takes_them() -> None:
 def test_the_address_of_the_documentation_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     from email.message import Message
 
-    told = Message()
-    told["Project-URL"] = "Source, https://example.org/source"
-    told["Project-URL"] = "Documentation, https://example.org/docs/"
-    monkeypatch.setattr(importlib.metadata, "metadata", lambda name: told)
+    reported = Message()
+    reported["Project-URL"] = "Source, https://example.org/source"
+    reported["Project-URL"] = "Documentation, https://example.org/docs/"
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda name: reported)
     json_formats.find_documentation_url.cache_clear()
     try:
         address = "https://example.org/docs/rules/AMP201/"
         assert json_formats.find_rule_page("AMP201") == address
         assert [one["url"] for one in json.loads(shown("json", finding()))] == [address]
         assert json.loads(shown("json-lines", finding()))["url"] == address
-        (told_of,) = json.loads(shown("rdjson", finding()))["diagnostics"]
-        assert told_of["code"] == {"value": "AMP201", "url": address}
+        (reported_by,) = json.loads(shown("rdjson", finding()))["diagnostics"]
+        assert reported_by["code"] == {"value": "AMP201", "url": address}
         assert shown("github", finding()).splitlines()[0].endswith(f"::unscale first%0A{address}")
     finally:
         json_formats.find_documentation_url.cache_clear()

@@ -1,4 +1,4 @@
-# a shim for old versions of torch
+# a fallback for old versions of torch
 
 try:
     from torch.amp import GradScaler

@@ -17,7 +17,7 @@ def finding(line: int = 3, code: str = "AMP201", *, certain: bool = True, messag
     return Finding(code, "a-rule", "error", message, Site("train.py", line, 4), certain=certain, label="label")
 
 
-def told(findings: list[Finding]) -> list[tuple[str, int, str, tuple[int, ...]]]:
+def reported(findings: list[Finding]) -> list[tuple[str, int, str, tuple[int, ...]]]:
     return [(each.code, each.line, each.message, each.ranks) for each in findings]
 
 
@@ -48,7 +48,7 @@ def test_ranks_in_words(ranks: list[int], size: int, words: str) -> None:
 
 def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
     first, second = RankReport(0, [finding(5), finding(3)]), RankReport(1, [finding(3), finding(4, "AMP202")])
-    assert told(merge_ranks([first, second], 2)) == [
+    assert reported(merge_ranks([first, second], 2)) == [
         ("AMP201", 3, "Clipped. (both ranks)", (0, 1)),
         ("AMP202", 4, "Clipped. (rank 1 of 2)", (1,)),
         ("AMP201", 5, "Clipped. (rank 0 of 2)", (0,)),
@@ -57,11 +57,11 @@ def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
 
 def test_the_words_are_those_of_the_first_rank_that_is_certain() -> None:
     each = [RankReport(rank, [finding(certain=rank > 0, message=f"By {rank}.")]) for rank in (2, 1, 0)]
-    assert told(merge_ranks(each, 4)) == [("AMP201", 3, "By 1. (ranks 0, 1 and 2 of 4)", (0, 1, 2))]
+    assert reported(merge_ranks(each, 4)) == [("AMP201", 3, "By 1. (ranks 0, 1 and 2 of 4)", (0, 1, 2))]
 
 
 def test_recordings_of_one_process_tell_each_place_once() -> None:
-    assert told(deduplicate([finding(5), finding(3), finding(5, message="Again."), finding(5, "AMP202")])) == [
+    assert reported(deduplicate([finding(5), finding(3), finding(5, message="Again."), finding(5, "AMP202")])) == [
         ("AMP201", 3, "Clipped.", ()),
         ("AMP201", 5, "Clipped.", ()),
         ("AMP202", 5, "Clipped.", ()),
@@ -146,7 +146,7 @@ def test_who_leaves_out_a_backward_steps_apart_for_that() -> None:
 def test_what_a_rank_knows_of_its_scaler_itself_is_not_told_again() -> None:
     own = finding(9, "AMP602")
     both = [steps(0, {1}, findings=[own]), steps(1, set())]
-    assert told(merge_ranks(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]
+    assert reported(merge_ranks(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]
     elsewhere = [steps(0, {1}, findings=[finding(8, "AMP602")]), steps(1, set())]
     assert [each.line for each in merge_ranks(elsewhere, 2)] == [8, 9]
     assert [each.line for each in merge_ranks([steps(0, {1}, findings=[finding(12)]), steps(1, set())], 2)] == [9, 12]

@@ -1,4 +1,4 @@
-# values that are not finite are put right before the step
+# non-finite values are replaced before the step
 
 import torch
 from torch import nn

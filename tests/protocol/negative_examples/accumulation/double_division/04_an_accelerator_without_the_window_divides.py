@@ -1,4 +1,4 @@
-# an Accelerator that was not told of the window divides by one
+# an Accelerator that does not know the window divides by one
 
 from accelerate import Accelerator
 

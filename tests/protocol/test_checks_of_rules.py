@@ -73,11 +73,11 @@ def program_of(*found: Event, **facts: Any) -> Program:
     return program
 
 
-def judge_whole(code: str, program: Program) -> list[tuple[str, Event]]:
+def check_whole(code: str, program: Program) -> list[tuple[str, Event]]:
     rule = RULES[code]
-    (judge_of_program,) = rule.program_checks.values()
+    (check_of_program,) = rule.program_checks.values()
     verdicts = []
-    for label, event, values, _ in judge_of_program(program):
+    for label, event, values, _ in check_of_program(program):
         check_message(rule, label, values)
         verdicts.append((label, event))
     return verdicts
@@ -221,13 +221,13 @@ def test_messages_of_autocast_arguments_name_the_value() -> None:
 def test_a_loss_alone_in_the_region(facts: dict[str, Any], found: bool) -> None:
     scale = scale_of(0, **facts)
     program = scaling_program(scale, enters_autocast=True)
-    assert judge_whole("AMP110", program) == ([("scale@forward-outside", scale)] if found else [])
+    assert check_whole("AMP110", program) == ([("scale@forward-outside", scale)] if found else [])
 
 
 def test_the_forward_is_blamed_where_it_is_known() -> None:
     forward = events.Forward(SITE)
     program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
-    assert judge_whole("AMP110", program) == [("scale@forward-outside", forward)]
+    assert check_whole("AMP110", program) == [("scale@forward-outside", forward)]
 
 
 def scale_of(subject: int, **facts: Any) -> Event:
@@ -236,19 +236,19 @@ def scale_of(subject: int, **facts: Any) -> Event:
 
 def scaling_program(*found: Event, scalers: int = 1, **facts: Any) -> Program:
     program = program_of(*found, **facts)
-    program.attributes.live_scalers = [program.add_object("scaler", f"scaler{n}") for n in range(scalers)]
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", f"scaler{n}") for n in range(scalers)]
     return program
 
 
 def test_a_program_without_autocast_is_found_at_the_forward_that_was_read() -> None:
     hidden, read = scale_of(0, forward_read=False), scale_of(0, forward_read=True)
     program = scaling_program(hidden, read, scale_of(0, forward_read=True), enters_autocast=False)
-    assert judge_whole("AMP110", program) == [("scale@no-autocast", read)]
+    assert check_whole("AMP110", program) == [("scale@no-autocast", read)]
 
 
 def test_a_model_that_was_not_read_may_enter_autocast_itself() -> None:
     scale = scale_of(0, forward_read=False)
-    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=False)) == [
+    assert check_whole("AMP110", scaling_program(scale, enters_autocast=False)) == [
         ("scale@no-autocast-unknown", scale)
     ]
     assert RULES["AMP110"].violations["scale@no-autocast-unknown"].severity == "info"
@@ -257,16 +257,16 @@ def test_a_model_that_was_not_read_may_enter_autocast_itself() -> None:
 def test_each_scaler_without_autocast_is_found_once() -> None:
     first, second = scale_of(0, forward_read=True), scale_of(1, forward_read=True)
     program = scaling_program(first, second, first, scalers=2, enters_autocast=False)
-    assert judge_whole("AMP110", program) == [("scale@no-autocast", first), ("scale@no-autocast", second)]
+    assert check_whole("AMP110", program) == [("scale@no-autocast", first), ("scale@no-autocast", second)]
 
 
 def test_programs_without_autocast_that_are_right() -> None:
     scale = scale_of(0, forward_read=True)
     half = events.ModuleCast(SITE, subject=5, dtype="float16")
-    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == []
-    assert judge_whole("AMP110", scaling_program(scale)) == []
-    assert judge_whole("AMP110", scaling_program(scale, half, enters_autocast=False)) == []
-    assert judge_whole("AMP110", scaling_program(scale, scalers=0, enters_autocast=False)) == []
+    assert check_whole("AMP110", scaling_program(scale, enters_autocast=True)) == []
+    assert check_whole("AMP110", scaling_program(scale)) == []
+    assert check_whole("AMP110", scaling_program(scale, half, enters_autocast=False)) == []
+    assert check_whole("AMP110", scaling_program(scale, scalers=0, enters_autocast=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_what_is_float16_by_hand_needs_the_scaler_too(
     if apart:
         program.graphs.append(Graph("convert"))
     program.graphs[-1].nodes.append(Node(half))
-    assert judge_whole("AMP110", program) == ([("scale@forward-outside", forward)] if found else [])
+    assert check_whole("AMP110", program) == ([("scale@forward-outside", forward)] if found else [])
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_what_is_float16_by_hand_needs_the_scaler_too(
 )
 def test_a_loss_outside_of_the_regions_that_there_are(facts: dict[str, Any], label: str) -> None:
     scale = scale_of(0, **facts)
-    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == ([(label, scale)] if label else [])
+    assert check_whole("AMP110", scaling_program(scale, enters_autocast=True)) == ([(label, scale)] if label else [])
 
 
 def test_trained_modules_are_not_cast() -> None:
@@ -320,11 +320,11 @@ def test_trained_modules_are_not_cast() -> None:
 
     half, low, frozen, full = cast(1, "float16"), cast(1, "bfloat16"), cast(2, "bfloat16"), cast(1, "float32")
     program = program_of(half, low, frozen, full, trained_modules={1})
-    assert judge_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
-    program.attributes.live_scalers = [program.add_object("scaler", "scaler")]
-    assert judge_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
+    assert check_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
+    program.attributes.scalers.live_scalers = [program.add_object("scaler", "scaler")]
+    assert check_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
     assert RULES["AMP501"].violations["cast:trained-scaled"].severity == "error"
-    assert judge_whole("AMP501", program_of(half)) == []
+    assert check_whole("AMP501", program_of(half)) == []
 
 
 @pytest.mark.parametrize(
@@ -428,8 +428,8 @@ def test_epsilons_that_low_precision_does_not_hold(facts: dict[str, Any], expect
 def test_sums_in_low_precision(facts: dict[str, Any], label: str, severity: str, dtype: str) -> None:
     whole = {"guessed": False, "dtype": "float16", **facts}
     verdicts = RULES["AMP508"].event_checks[events.LowSum](events.LowSum(SITE, **whole), Program())
-    (told,) = [(said, values.get("severity", ""), values["dtype"]) for said, values in verdicts]
-    assert told == (label, severity, dtype)
+    (reported,) = [(said, values.get("severity", ""), values["dtype"]) for said, values in verdicts]
+    assert reported == (label, severity, dtype)
 
 
 def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
@@ -442,7 +442,7 @@ def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "site", "told"),
+    ("facts", "site", "reported"),
     [
         ({}, SITE, ("fill:overflow", "error")),
         ({"bound": True}, SITE, ("fill:bound", "error")),
@@ -452,11 +452,11 @@ def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
     ],
 )
 def test_where_autocast_is_guessed_a_constant_is_doubtful(
-    facts: dict[str, Any], site: Site, told: tuple[str, str] | None
+    facts: dict[str, Any], site: Site, reported: tuple[str, str] | None
 ) -> None:
     event = events.Fill(site, **{"value": -1e9, "eligible": True, **facts})
     verdicts = RULES["AMP506"].event_checks[events.Fill](event, Program())
-    assert [(label, values["severity"]) for label, values in verdicts] == ([told] if told else [])
+    assert [(label, values["severity"]) for label, values in verdicts] == ([reported] if reported else [])
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("facts", "known", "told"),
+    ("facts", "known", "reported"),
     [
         ({"dtype": "bfloat16"}, {}, ("cast:trained", "")),
         (
@@ -490,20 +490,20 @@ def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any]
     ],
 )
 def test_what_a_cast_of_trained_weights_says(
-    facts: dict[str, Any], known: dict[str, Any], told: tuple[str, str] | None
+    facts: dict[str, Any], known: dict[str, Any], reported: tuple[str, str] | None
 ) -> None:
     cast = events.ModuleCast(SITE, subject=1, **facts)
-    (judge_of_program,) = RULES["AMP501"].program_checks.values()
+    (check_of_program,) = RULES["AMP501"].program_checks.values()
     found = [
         (label, values.get("refused", ""))
-        for label, _, values, _ in judge_of_program(program_of(cast, trained_modules={1}, **known))
+        for label, _, values, _ in check_of_program(program_of(cast, trained_modules={1}, **known))
     ]
-    assert len(found) == bool(told)
+    assert len(found) == bool(reported)
     for label, refused in found:
-        assert told is not None
-        assert label == told[0]
-        assert refused.endswith(told[1])
-        assert bool(refused) == bool(told[1])
+        assert reported is not None
+        assert label == reported[0]
+        assert refused.endswith(reported[1])
+        assert bool(refused) == bool(reported[1])
 
 
 @pytest.mark.parametrize(

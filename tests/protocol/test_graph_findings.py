@@ -11,7 +11,7 @@ from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.event_graph import Graph, Node, Program
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program, WindowTruth
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.protocol.source_text import NegatedText, SourceText
@@ -172,7 +172,8 @@ def test_a_scaler_that_is_made_anew_all_the_time_is_not_missed_in_a_checkpoint(s
 def test_micro_batches_that_are_left_over_are_counted(left: tuple[int, int], said: str) -> None:
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
-    full.is_window_predicate, full.trailing_microbatches, full.site = True, left, Site("train.py", 50)
+    full.is_window_predicate, full.site = True, Site("train.py", 50)
+    full.window_truth = WindowTruth(trailing_microbatches=left)
     head = drawing.line(0, drawing.event(e.OptimizerNew))
     loop = drawing.node()
     drawing.way(head, loop)

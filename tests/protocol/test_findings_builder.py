@@ -198,9 +198,9 @@ def test_the_scaler_of_an_engine_is_called_what_the_program_calls_it(
 def test_what_is_said_where_the_code_of_a_framework_has_called_torch(
     label: str, framework: str, said: str, names: dict[str, str] | None
 ) -> None:
-    told, values = add_framework_advice(label, framework)
+    reported, values = add_framework_advice(label, framework)
     advice = values.pop("advice", "")
-    assert told == said
+    assert reported == said
     assert bool(advice) is (names is not None)
     # The framework's name for the optimizer is not a name of the program.
     assert values == ({} if names is None else {**names, "optimizer": "the optimizer"})

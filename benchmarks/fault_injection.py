@@ -1,6 +1,6 @@
 """Fault injection: end the command at random moments or remove its resources, and check files and error messages.
 
-    python benchmarks/faults.py [--seed 0] [--trials 20] [--only NAME ...]
+    python benchmarks/fault_injection.py [--seed 0] [--trials 20] [--only NAME ...]
 
 Each trial gets a fresh project: files with a mistake that --fix can fix, long enough that several processes analyze
 them. Signals arrive at a moment between the start and the usual end. Afterwards:
@@ -406,7 +406,7 @@ FAULTS: dict[str, Fault] = {
 
 def tried(name: str, seed: int, trials: int) -> Outcome:
     """Run the trials of one kind. The trials depend only on seed and kind."""
-    with tempfile.TemporaryDirectory(prefix="amp-faults-") as made:
+    with tempfile.TemporaryDirectory(prefix="amp-fault-injection-") as made:
         chance = random.Random(f"{seed} {name}")  # noqa: S311 - moments, not secrets
         return FAULTS[name](chance, trials, Path(made, "project"))
 

@@ -1,4 +1,4 @@
-# a helper that cannot be read adds to the checkpoint
+# an unanalyzed helper adds to the checkpoint
 
 import torch
 
