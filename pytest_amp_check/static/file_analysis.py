@@ -17,7 +17,7 @@ from .deep_stack import with_deep_stack
 from .evidence import collect_graph_calls
 from .final_findings import suppress_findings, uncovered_call_findings
 from .processes import shared_arguments
-from .project.project import Project
+from .project.project import Project, without_other_files
 from .results import AnalysisResult, FileResult
 from .settings import Settings
 from .sources import code_blocks, configurations, source_files
@@ -245,7 +245,7 @@ def analyze(
             # Code of other files may be what makes a function too large to check each state.
             alone = Program()
             alone.attributes = program.attributes.copy()
-            analyze_functions(module, alone, project.without_other_files(), large)
+            analyze_functions(module, alone, without_other_files(project), large)
             summarize_program(alone, near_float16, near_region)
             findings += check_without_callers(alone)
         turned_off = find_turned_off_code(module, runs, frozenset(evidence.find_top_entry_points(reached)))

@@ -688,7 +688,7 @@ body = torch.nn.Linear(8, 8)
 index = torch.tensor([1, 3])
 
 def remember(x, flag):
-    wide, low = torch.zeros(10, 8), torch.zeros(10, 8, dtype=torch.bfloat16)
+    wide, low = torch.ones(10, 8), torch.ones(10, 8, dtype=torch.bfloat16)
     {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory.index_add_(0, index, body(x).detach()){}

@@ -357,7 +357,7 @@ def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> No
     named = _CASTS.get(last_name(node.func), "")
     given = [*node.args, *keywords_of(node).values()]
     dtypes = [(named, True)] if named else [pair for each in given for pair in _dtypes_of_expression(interp, each)]
-    is_moved = bool(known) and isinstance(made, ast.Call) and last_name(made.func) in _CASTS.keys() | _MOVES
+    is_moved = bool(known) and isinstance(made, ast.Call)
     if not (dtypes or is_moved):
         return
     receiver = interp.without_events(lambda: interp.evaluate(made))

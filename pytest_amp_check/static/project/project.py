@@ -158,16 +158,6 @@ class Project:
         #: True if the result may depend on any file.
         self.depends_on_all = False
 
-    def without_other_files(self) -> Project:
-        """Return a project with the same settings that knows no file, for what a file shows alone."""
-        alone = Project(self.largest)
-        alone.declared_wrappers, alone.devices, alone.assumed_dtype = (
-            self.declared_wrappers,
-            self.devices,
-            self.assumed_dtype,
-        )
-        return alone
-
     # Prescan results.
 
     def add_prescan(self, path: str, prescan: Code | Prescan) -> None:
@@ -466,6 +456,14 @@ class Project:
                 if dropped is not None:
                     self._cached_characters -= len(dropped.text)
                     dropped.release_references()
+
+
+def without_other_files(project: Project) -> Project:
+    """Return a project with the same settings that knows no file, for what a file shows alone."""
+    alone = Project(project.largest)
+    alone.declared_wrappers, alone.devices = project.declared_wrappers, project.devices
+    alone.assumed_dtype = project.assumed_dtype
+    return alone
 
 
 def _folders_above(directory: str, tops: Iterable[str]) -> Iterator[str]:

@@ -646,7 +646,11 @@ _RETURNED_CAST = rb"(?m)^[ \t]+return [^\n]{1,200}" + _LOW_CAST
 #: The construction of an object with a low dtype.
 _GIVEN_TO_CLASS = rb"\b[A-Z]\w*\([^\n]{0,200}\btorch\.b?float16\b"
 #: The cast of a model to a dtype that a variable or a setting holds.
-_CAST_TO_CHOICE = rb"\b(?:model|module|self)\.to\((?:dtype ?= ?)?[\w.]{0,60}dtype\b"
+_CAST_TO_CHOICE = (
+    rb"\b(?:model|module|self)\.to\((?:(?:device ?= ?)?[\w.\"']{1,40}, ?)?(?:dtype ?= ?)?[\w.]{0,60}dtype\b"
+    # A cast as a statement of its own casts a module.
+    rb"|(?m:^[ \t]*)[\w.]{1,60}\.to\([^()\n]{0,80}dtype\)[ \t]*(?m:$)"
+)
 #: Code before a cast of a model, or of the value that a model gets.
 _CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
 #: Number of bytes before a cast in which the model stands.
@@ -752,7 +756,7 @@ def product_lines(data: bytes) -> list[int]:
 #: a method casts, a sum by index, levels of a noise schedule, integers of a sum, and areas of boxes.
 _DIGIT_WORDS = (b"clamp", b"clip(", b".to(", b"scatter_", b"index_add", b"cumprod(", b"sum(", b") * (")
 _LOST_DIGITS = (
-    rb"cl(?:amp|ip)\w*\([^\n]{0,80}\b1(?:\.0?)? ?- ?\w{0,20}(?:\de-|eps)"
+    rb"cl(?:amp|ip)\w{0,8}\([^\n]{0,80}\b1(?:\.0?)? ?- ?\w{0,20}(?:\de-|eps)"
     rb"|self\.(\w{1,60}) = self\.\1\.to\([^\n]{0,80}dtype"
     rb"|\b(?:scatter_(?:add|reduce)|index_add)_?\(|\bcumprod\(|\bsum\([^\n]{0,60}\)\.(?:long\(|int\(|to\((?:torch\.)?(?:int|long))"
     rb"|\((\w{1,40}) - \w[^()\n]{0,40}\) \* \((?!\2 - )\w[^()\n]{0,40} - \w"
@@ -911,6 +915,9 @@ def gives_low_precision(data: bytes) -> bool:
     if b".data = " in data and b"requires_grad" in data and re.search(_WIDENED_PARAMETER, data) is not None:
         return True
     if (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None:
+        return True
+    # A variable, a setting or the caller names the dtype.
+    if b"dtype" in data and any(re.search(each, data) is not None for each in (_NAMED_DTYPE, _CAST_TO_CHOICE)):
         return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False

@@ -8,7 +8,7 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ....protocol.events import UNKNOWN
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo, result_dtype
+from ...interpreter.dtypes import BOUNDED, GUESSED_LOW, DtypeInfo, result_dtype
 from ...interpreter.interpreter import Interpreter
 from ...project.syntax import tail_name
 from ..arguments import literal_value
@@ -110,6 +110,8 @@ def check_clamp(interp: Interpreter, op: OpCall) -> None:
         else given.get("max", op.other_arguments[1] if op.other_arguments[1:] else None)
     )
     number = literal_value(interp.expression_values.get(upper)) if upper is not None else None
+    if interp.assumed_dtype and not interp.project.assumed_dtype and BOUNDED not in op.first_info.traits:
+        upper = None  # Other values are seldom close to the bound.
     if upper is not None and isinstance(number, float) and _ONES[op.first_info.dtype == "bfloat16"] < number < 1:
         names = {"sum": SourceText(op.node)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)

@@ -24,7 +24,6 @@ from ...interpreter.dtypes import (
     LOW_DTYPES,
     MEAN,
     MEAN_SQUARE,
-    NARROWED,
     NO_DTYPE_INFO,
     NUMBER,
     POSITIONS,
@@ -70,16 +69,17 @@ def check_difference(
 ) -> None:
     """Report a variance that is a difference of moments, and the difference of two log-probabilities.
 
-    Log-probabilities are known by the function that computes them, or by their name. One of them in low precision is
-    enough.
+    Log-probabilities are known by the function that computes them. Where low precision is no assumption, the name is
+    enough, and one of them in low precision.
     """
+    is_assumed = bool(interp.assumed_dtype)
     are_logs = all(
-        LOG_PROBABILITY in fact.traits or _LOG_PROBABILITIES.search(name_of_data(side)) is not None
+        LOG_PROBABILITY in fact.traits or (not is_assumed and _LOG_PROBABILITIES.search(name_of_data(side)) is not None)
         for fact, side in zip((left, right), sides, strict=True)
     )
     if left.is_low and MEAN_SQUARE in left.traits and SQUARE in right.traits:
         how, low = "moments", left
-    elif are_logs and (left.is_low or right.is_low):
+    elif are_logs and (left.is_low and right.is_low if is_assumed else left.is_low or right.is_low):
         how, low = "log-ratio", left if left.is_low else right
     elif MEAN_SQUARE in left.traits and ROUNDED_SQUARE in right.traits:
         # A region computes the squares in float32, but of a mean that has the digits of low precision.
@@ -543,7 +543,7 @@ def check_draws(interp: Interpreter, node: ast.Compare) -> None:
 
 
 def check_ranking(interp: Interpreter, op: OpCall) -> None:
-    """Report a choice of the largest probabilities, or other float32 values, after their cast to a low dtype."""
-    if op.first_info.traits & {ROUNDED_PROBABILITY, NARROWED} and op.first_info.is_low:
+    """Report a choice of the largest probabilities after their cast to a low dtype, also with a bias added to them."""
+    if ROUNDED_PROBABILITY in op.first_info.traits and op.first_info.is_low:
         names = {"call": SourceText(op.node)}
         emit_once(interp, e.FragileMath, op.node, op.first_info, how="ranking", names=names)

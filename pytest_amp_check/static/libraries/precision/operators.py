@@ -25,6 +25,7 @@ from ...interpreter.dtypes import (
     REGION,
     REGION_LEFT,
     ROUNDED,
+    ROUNDED_PROBABILITY,
     SCALAR,
     SQUARE,
     SQUARE_SUM,
@@ -214,7 +215,9 @@ def _apply_linear_operator(
         kept = kept - {POSITIONS, FREQUENCIES} | {FLOAT32_ANGLES}
     both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
     either = left.traits | right.traits
-    kept |= either & {NARROWED}
+    if op is ast.Add and not number and NARROWED in either and (left.is_low or right.is_low):
+        # Scores that were cast, with the bias that balances the choice among them.
+        kept |= {ROUNDED_PROBABILITY}
     if op is ast.Mult and any(
         one.is_low and (other.dtype == "int" or WHOLE in other.traits) for one, other in ((left, right), (right, left))
     ):

@@ -157,6 +157,8 @@ def _check_running_sum(
     indexed_loops = _loops_of_index(interp, target.slice) if isinstance(target, ast.Subscript) else frozenset[int]()
     if average and isinstance(held, ast.Name) and interp.assumed_dtype and not interp.project.assumed_dtype:
         return  # As often the gate of a recurrent layer.
+    if average and in_place and interp.assumed_dtype and not interp.project.assumed_dtype:
+        return  # A cast of the model decides about buffers (:mod:`.moving_averages`).
     # Each call of the method updates the average that the object keeps.
     is_kept = average and isinstance(held, ast.Attribute)
     is_made_anew = is_kept or _is_made_each_iteration(interp, added, name, before, indexed_loops)
