@@ -264,7 +264,10 @@ def _unanalyzed_value(
         )
     words = function.used_names if interp.module.may_train else function.context_names
     may_round = function.may_lose_precision and (
-        bool(interp.assumed_dtype) or in_region(interp) or any(is_known_low(value.dtype_info) for value in given)
+        bool(interp.assumed_dtype)
+        or in_region(interp)
+        or any(is_known_low(value.dtype_info) for value in given)
+        or _holds_low_tensors(interp, func.receiver)
     )
     # A loss that the function stores was computed in the region, wherever the program reads the loss.
     stores = in_region(interp) and interp.module.may_train and function.stores_in_objects()
@@ -281,6 +284,14 @@ def _unanalyzed_value(
         called = node.func if isinstance(node, ast.Call) else node
         interp.visited_calls.mark_unfollowed(interp.site_of(node), f"{SourceText(called)}(...)")
     return interp.unknown_value(("function", id(function.node)), function.name)
+
+
+def _holds_low_tensors(interp: Interpreter, receiver: Value | None) -> bool:
+    """Return True if an attribute of an object is a tensor of a known low dtype."""
+    if not isinstance(receiver, Instance) or not interp.module.makes_low:
+        return False
+    held = (interp.state.heap.get((receiver.key, name)) for name in interp.attribute_names.get(receiver.key, ()))
+    return any(value is not None and is_known_low(value.dtype_info) for value in held)
 
 
 def _wraps_relevant_function(func: FunctionValue) -> bool:

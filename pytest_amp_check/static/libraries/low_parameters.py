@@ -357,16 +357,18 @@ def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> No
     named = _CASTS.get(last_name(node.func), "")
     given = [*node.args, *keywords_of(node).values()]
     dtypes = [(named, True)] if named else [pair for each in given for pair in _dtypes_of_expression(interp, each)]
-    is_moved = bool(known) and isinstance(made, ast.Call)
-    if not (dtypes or is_moved):
+    if not (dtypes or isinstance(made, ast.Call)):
         return
     receiver = interp.without_events(lambda: interp.evaluate(made))
     if not isinstance(receiver, UnknownValue):
         return
     if not dtypes:
-        # The model is moved after the cast.
+        # The model is moved after the cast, or after it was loaded in a low dtype.
         if receiver.key in known:
             known[value.key] = known[receiver.key]
+        loaded = interp.tracked_objects.get(("used", receiver.key))
+        if loaded is not None and not any(map(_may_be_dtype, given)):
+            interp.tracked_objects["used", value.key] = loaded
         return
     dtype, condition = dtypes[0]
     names: dict[str, object] = {"module": receiver_text(node), "call": expression_text(node)}
@@ -374,6 +376,12 @@ def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> No
     premises = trace_dtype_choice(interp, node, dtype)
     # The cast changes a model in place, and returns it.
     known[value.key] = known[receiver.key] = _PossibleCast(interp.site_of(node), dtype, condition, names, premises)
+
+
+def _may_be_dtype(node: ast.expr) -> bool:
+    """Return True for an argument of ``to`` that may be a dtype, or a tensor with the wanted dtype."""
+    name = last_name(node)
+    return isinstance(node, ast.Starred) or name.startswith("float") or "dtype" in name
 
 
 def _check_assigned_model(interp: Interpreter, node: ast.Assign, value: Value) -> None:

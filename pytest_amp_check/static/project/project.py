@@ -391,7 +391,9 @@ class Project:
         """
         self.dependencies.add(path)
         data = source_files.load_or_nothing(path, self.largest)
-        if len(data) > MAX_ROUNDING_FILE or is_class_without_base(data, name.encode()):
+        # A class that is no module computes little, but may keep sums.
+        is_other_class = is_class_without_base(data, name.encode()) and b"zeros(" not in data
+        if len(data) > MAX_ROUNDING_FILE or is_other_class:
             return False
         if not name:
             return self.rounding_exports.is_relevant_file(path)

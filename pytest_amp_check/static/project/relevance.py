@@ -113,6 +113,8 @@ _SHARDS = ("fully_shard", "FullyShardedDataParallel")
 _SAVING_NAMES = frozenset({"save", "state_dict"})
 #: Identifiers of a method that registers a buffer of positions.
 _POSITION_NAMES = frozenset({"arange", "register_buffer"})
+#: Identifiers of a constructor that starts sums at zero.
+_SUM_NAMES = frozenset({"zeros"})
 #: Identifiers of a method that computes the levels of a noise schedule.
 _SCHEDULE_NAMES = frozenset({"cumprod"})
 #: Identifiers of a constructor that keeps a buffer for counts or sums.
@@ -252,7 +254,8 @@ def mark_relevant(
     rounds = {name: does & (_ROUNDS | _ZEROS) for name, does in bits.items() if does & (_ROUNDS | _ZEROS)}
     found = _bits_by_callee(used, bits if trains else rounds) if trains or lows else {}
     # Other methods of a class compute with the buffers of the class.
-    kept = (_POSITION_NAMES, _SCHEDULE_NAMES, *([_COUNT_NAMES] if lows else []))
+    # The file that trains may give the sums of a class the dtype of its tensors.
+    kept = (_POSITION_NAMES, _SCHEDULE_NAMES, *([_COUNT_NAMES] if lows else []), *([_SUM_NAMES] if not trains else []))
     keeping = {
         function.cls
         for function in module.functions.values()
