@@ -917,7 +917,7 @@ def gives_low_precision(data: bytes) -> bool:
     if (b"'auto'" in data or b'"auto"' in data) and re.search(_DTYPE_OF_CHECKPOINT, data) is not None:
         return True
     # A variable, a setting or the caller names the dtype.
-    if b"dtype" in data and any(re.search(each, data) is not None for each in (_NAMED_DTYPE, _CAST_TO_CHOICE)):
+    if b"dtype" in data and (re.search(_NAMED_DTYPE, data) is not None or re.search(_CAST_TO_CHOICE, data) is not None):
         return True
     if not any(word in data for word in _LOW_CAST_WORDS):
         return False
