@@ -138,3 +138,81 @@ def test_sums_of_another_file_in_the_dtype_of_the_region(dtype: str, expected: l
     found = check_paths([tmp_path]).findings
     assert [each.code for each in found] == expected
     assert {Path(each.filename).name for each in found} <= {"metrics.py"}
+
+
+SCHEDULE = """
+import torch
+import torch.nn.functional as F
+
+DTYPES = {{"no": torch.float32, "bf16": torch.bfloat16}}
+
+
+class Schedule:
+    def __init__(self):
+        self.levels = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0)
+
+    def to(self, device=None, dtype=None):
+        self.levels = self.levels.to(device=device, dtype=dtype)
+        return self
+
+
+def weight(schedule, t):
+    a = schedule.levels[t]
+    return a / (1 - a)
+
+
+def main(model, loader, args):
+    dtype = {dtype}
+    schedule = Schedule().to("cuda", dtype)
+    opt = torch.optim.AdamW(model.parameters())
+    for x, t in loader:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            pred = model(x, t)
+        loss = (F.mse_loss(pred.float(), x, reduction="none").mean(1) * weight(schedule, t)).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("torch.bfloat16", ["AMP507"]),
+        ("DTYPES[args.precision]", ["AMP507"]),
+        ("torch.float32", []),
+        ("None", []),
+    ],
+)
+def test_a_schedule_that_a_setting_casts(dtype: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCHEDULE.format(dtype=dtype), encoding="utf-8")
+    assert [each.code for each in check_paths([tmp_path]).findings] == expected
+
+
+WIDENED = """
+import torch
+import torch.nn.functional as F
+
+
+class Loop:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def step(self, u, i):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            a, b, scale = self.model(u, i)
+        logits = {logits}
+        loss = F.cross_entropy(logits, torch.arange(len(u), device=u.device))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "logits",
+    ["scale * (a.float() @ b.float().t())", "(a.float() @ b.float().t()) / scale", "a.float() @ b.float().t()"],
+)
+def test_a_float32_operand_makes_the_loss_float32(logits: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WIDENED.format(logits=logits), encoding="utf-8")
+    assert check_paths([tmp_path]).findings == []

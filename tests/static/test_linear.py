@@ -16,6 +16,8 @@ from pytest_amp_check.frontends.options import ConfigError, resolve_options
 from pytest_amp_check.protocol import graph_exploration
 from pytest_amp_check.static.engine import check_paths, check_source
 from pytest_amp_check.static.interpreter import functions
+from pytest_amp_check.static.interpreter.interpreter import Interpreter
+from pytest_amp_check.static.interpreter.values.value import Value
 from pytest_amp_check.static.project import module, syntax
 from pytest_amp_check.static.sources import block, notebooks
 from pytest_amp_check.static.sources.newer_syntax import Rejection
@@ -174,3 +176,26 @@ def test_loops_one_behind_another_need_no_joined_states(monkeypatch: pytest.Monk
     # own, so that twice the loops take about three times the calls; joined states took six times the calls.
     monkeypatch.setattr(graph_exploration, "LIMIT", 0)
     assert calls_of_check(loops(40)) <= 3.5 * calls_of_check(loops(20))
+
+
+@pytest.mark.parametrize("chain", [".half()", ".half().cuda()", ".to(dtype).train()", ".cuda().float()"])
+def test_a_chain_of_casts_is_evaluated_once(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cast looked at its receiver by another evaluation, which took twice as long with each further cast."""
+    calls = 0
+    evaluate = Interpreter.evaluate
+
+    def counting(self: Interpreter, node: ast.expr) -> Value:
+        nonlocal calls
+        calls += 1
+        return evaluate(self, node)
+
+    monkeypatch.setattr(Interpreter, "evaluate", counting)
+
+    def count(number: int) -> int:
+        nonlocal calls
+        calls = 0
+        source = f"import torch\nnet = build(){chain * number}\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+        check_source(f"{source}net(x).backward()\nopt.step()\n", "train.py")
+        return calls
+
+    assert count(12) < 3 * count(6)

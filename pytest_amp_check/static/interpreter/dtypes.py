@@ -50,6 +50,7 @@ UNIFORM = "uniform"  # uniform random numbers between zero and one
 NARROWED = "narrowed"  # float32 values that the code has cast to a low dtype
 SCHEDULE = "schedule"  # a running product, as the levels of a noise schedule: close to one at its beginning
 WHOLE = "whole"  # integers that were cast to a low dtype
+WITH_INDEXES = "with-indexes"  # the largest values, or sorted ones, followed by their indexes
 CODES = "codes"  # products of a low tensor and integers, as the digits of an index
 STORED = "stored"  # a weight of another layer as it is stored, not computed from it
 
@@ -70,6 +71,10 @@ class DtypeInfo(NamedTuple):
     def part_info(self) -> DtypeInfo:
         """Dtype info of a part of the value."""
         return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, VARIANCE, SCHEDULE) if self.traits else self
+
+    def item_info(self, number: int) -> DtypeInfo:
+        """Dtype info of an item that is unpacked from the value, counted from zero."""
+        return DtypeInfo("int") if number == 1 and WITH_INDEXES in self.traits else self.part_info
 
     @property
     def is_low(self) -> bool:

@@ -597,7 +597,10 @@ def _operate_on_tensors(
         is_sample_mean=op in ("+", "-", "*", "/") and _are_sample_means((left, right))
     )
     if op == "@":
-        made.is_low_op_result = True
+        # The operands of a product have one dtype, which a region alone changes.
+        is_wide = not made.in_region and "float32" in (left.dtype_info.dtype, right.dtype_info.dtype)
+        made.is_low_op_result = not is_wide
+        made.low_dtype = "" if is_wide else made.low_dtype
     elif _is_float32_parameter(left) or _is_float32_parameter(right):
         made.low_dtype, made.is_low_op_result = "", False
     if op == "/" and isinstance(left, TensorValue):

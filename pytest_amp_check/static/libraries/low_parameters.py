@@ -230,8 +230,22 @@ class CastCopies(dict[int, tuple[str, ast.Call]]):
     """Dtypes and casts of tensors that the code casts, by the key of the result. Only float32 is no low dtype."""
 
 
+class _MovedValues(dict[ast.Call, Value]):
+    """Latest values of casts and moves, the receivers of other ones."""
+
+
+def _value_of_receiver(interp: Interpreter, node: ast.expr) -> Value:
+    """Return the value of a receiver that was just evaluated.
+
+    An evaluation of each receiver in a chain of casts, together with its own receivers, takes exponential time.
+    """
+    known = interp.file_data(_MovedValues).get(node) if isinstance(node, ast.Call) else None
+    return interp.without_events(lambda: interp.evaluate(node)) if known is None else known
+
+
 def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record the cast of a model or of a tensor, which may be the data of a parameter."""
+    interp.file_data(_MovedValues)[node] = value
     made = receiver_of(node)
     if isinstance(value, UnknownValue) and isinstance(made, (ast.Name, ast.Attribute)):
         dtype = _CASTS[last_name(node.func)]
@@ -251,6 +265,7 @@ def _is_float32(interp: Interpreter, node: ast.expr) -> bool:
 
 def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record that a model which was cast in the same expression is still this model: ``Net().bfloat16().cuda()``."""
+    interp.file_data(_MovedValues)[node] = value
     made = receiver_of(node)
     if isinstance(value, UnknownValue) and isinstance(made, ast.Call):
         cast = _find_module(interp, made)
@@ -261,6 +276,7 @@ def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    interp.file_data(_MovedValues)[node] = value
     if not isinstance(value, UnknownValue) or node.args:
         return
     interp.file_data(CastCopies)[value.key] = "float32", node
@@ -359,7 +375,7 @@ def _note_possible_cast(interp: Interpreter, value: Value, node: ast.Call) -> No
     dtypes = [(named, True)] if named else [pair for each in given for pair in _dtypes_of_expression(interp, each)]
     if not (dtypes or isinstance(made, ast.Call)):
         return
-    receiver = interp.without_events(lambda: interp.evaluate(made))
+    receiver = _value_of_receiver(interp, made)
     if not isinstance(receiver, UnknownValue):
         return
     if not dtypes:
@@ -566,7 +582,7 @@ def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
 
     A value that was only recognized by low-precision construction counts as a module.
     """
-    value = interp.without_events(lambda: interp.evaluate(node))
+    value = _value_of_receiver(interp, node)
     return (
         interp.tracked_objects.get(("used", value.key)) if isinstance(value, UnknownValue) else tracked_object_of(value)
     )

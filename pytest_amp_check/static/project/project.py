@@ -391,8 +391,9 @@ class Project:
         """
         self.dependencies.add(path)
         data = source_files.load_or_nothing(path, self.largest)
-        # A class that is no module computes little, but may keep sums.
-        is_other_class = is_class_without_base(data, name.encode()) and b"zeros(" not in data
+        # A class that is no module computes little, but may keep sums or a noise schedule.
+        keeps_numbers = b"zeros(" in data or b"cumprod(" in data
+        is_other_class = is_class_without_base(data, name.encode()) and not keeps_numbers
         if len(data) > MAX_ROUNDING_FILE or is_other_class:
             return False
         if not name:

@@ -167,13 +167,13 @@ def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index:
     """Return one of the values to which a value is unpacked."""
     if isinstance(value, TensorValue):
         part = value.item_at(NONE)
-        part.dtype_info = value.dtype_info.part_info
+        part.dtype_info = value.dtype_info.item_info(index)
         return part
     if isinstance(value, (ParamsValue, GradValue)):
         return value if isinstance(element, ast.Name) else interp.fresh_unknown(element)
     made = structural_unknown(interp, Operation.PART, (value,), short_text(element), index)
     made.loops |= interp.current_loops()
-    return made.with_dtype_info(value.dtype_info.part_info)
+    return made.with_dtype_info(value.dtype_info.item_info(index))
 
 
 def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, is_new: bool) -> None:

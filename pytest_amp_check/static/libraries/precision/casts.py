@@ -11,6 +11,7 @@ from ...interpreter.dtypes import (
     BOUNDED,
     CAST,
     GUESSED_LOW,
+    HALF,
     INTEGERS,
     LOG_PROBABILITY,
     LOW_DTYPES,
@@ -30,6 +31,7 @@ from ...interpreter.dtypes import (
 )
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName
+from ...interpreter.values.value import Value
 from ..syntax_queries import (
     callee_of,
     constant_of_node,
@@ -116,10 +118,19 @@ def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
         if is_tensor_dtype(fact):
             return fact.dtype
     value = interp.expression_values.get(node)
+    chosen = _low_choices(value)
+    if chosen:
+        return chosen[0] if len(chosen) == 1 else HALF
     name = value.name if isinstance(value, ExternalName) else resolve_callee(interp, node)
     if name in _INTEGERS:
         return "int"
     return "bool" if name == "torch.bool" else torch_api.DTYPES.get(name or "", "")
+
+
+def _low_choices(value: Value | None) -> list[str]:
+    """Return the low dtypes among several possible dtypes of a value, of which a setting chooses one."""
+    possible = value.possible_dtypes if isinstance(value, ExternalName) else {}
+    return [dtype for dtype in possible if dtype in LOW_DTYPES] if len(possible) > 1 else []
 
 
 def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
@@ -156,8 +167,11 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
     made = DtypeInfo(dtype, given.traits & kept, given.trait_node)
     if not low:
         return made
+    arguments = [*op.other_arguments, *keywords_of(op.node).values()]
+    is_choice = any(_low_choices(interp.expression_values.get(argument)) for argument in arguments)
     return made._replace(trait_node=given.trait_node or op.node).with_traits(
         CAST,
+        *([GUESSED_LOW] if is_choice else []),
         *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else []),
         *([NARROWED] if given.dtype == "float32" else [WHOLE] if given.dtype == "int" else []),
     )

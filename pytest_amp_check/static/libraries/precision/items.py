@@ -43,6 +43,8 @@ def annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) -
     if node.attr == "values" and isinstance(node.value, ast.Call):
         # `scores.max(dim=1).values`
         return value.with_dtype_info(dtype_info_of(interp, node.value).part_info)
+    if node.attr == "indices" and isinstance(node.value, ast.Call):
+        return value.with_dtype_info(DtypeInfo("int"))
     receiver = interp.expression_values.get(node.value)
     if receiver is not None and _is_output(receiver) and node.attr not in _TENSOR_ATTRIBUTES:
         return value.with_dtype_info(receiver.dtype_info)

@@ -41,6 +41,7 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     STORED,
     VARIANCE,
+    WITH_INDEXES,
     ZEROS,
     DtypeInfo,
     is_low,
@@ -101,6 +102,8 @@ _LOGS_OF = {
 }
 #: Reductions, which return a single number without a ``dim`` argument.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
+#: Ops that return values and their indexes, the reductions only along a dimension.
+_WITH_INDEXES = frozenset("topk sort kthvalue max min median mode cummax cummin".split())
 _CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 #: Prefixes of ops that average neighbouring values, or all values.
@@ -278,6 +281,8 @@ def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
 
 def _result_traits(op: OpCall) -> tuple[str, ...]:
     """Return the traits of an op's result."""
+    if op.base_name in _WITH_INDEXES:
+        return (WITH_INDEXES,)
     bounded = BOUNDED in op.first_info.traits
     if op.base_name == "exp" and op.first_info.traits & {POSITIONS, ROUNDED}:
         return (FREQUENCIES,)
