@@ -325,11 +325,19 @@ LIBRARY = {
     "a pooled sum": (
         "AMP508",
         (
-            "import torch\n\ndef compute(logits, graphs):\n"
-            "    logits = torch.sigmoid(logits){wide}\n"
-            "    out = torch.zeros(8, 4, dtype=logits.dtype, device=logits.device)\n"
-            "    out.index_add_(0, graphs, logits)  # mark\n"
-            "    return out.float().mean()\n"
+            "import torch\nfrom torch import nn\n\n"
+            "class Readout(nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.head = nn.Linear(4, 4)\n\n"
+            "    def pool(self, values, graphs):\n"
+            "        out = torch.zeros(8, 4, dtype=values.dtype, device=values.device)\n"
+            "        out.index_add_(0, graphs, values)  # mark\n"
+            "        return out.float().mean()\n\n"
+            "    def forward(self, x, graphs):\n"
+            "        return self.pool(self.head(x){wide}, graphs)\n\n"
+            "def compute(x, graphs):\n"
+            "    return Readout()(x, graphs)\n"
         ),
     ),
 }

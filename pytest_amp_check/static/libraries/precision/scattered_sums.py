@@ -7,7 +7,7 @@ import re
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, ZEROS, DtypeInfo
+from ...interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, REGION, ZEROS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import constant_of_node, keywords_of, last_name
 from .dtype_info import OpCall, dtype_info_of
@@ -42,7 +42,9 @@ def check_indexed_sum(interp: Interpreter, op: OpCall) -> None:
     since = {loop.key for loop in interp.state.loops} - op.first_info.assigned_loops
     # A sum in a loop over its terms is one of its iterations.
     is_fresh = isinstance(target, ast.Call) or (known is not None and not since)
-    if fact.is_low and is_fresh and not _routes(interp):
+    # An input that is assumed to be low is summed in few terms as often as in many. The output of a layer is pooled.
+    is_assumed = bool(interp.assumed_dtype) and not interp.project.assumed_dtype and REGION not in fact.traits
+    if fact.is_low and is_fresh and not is_assumed and not _routes(interp):
         _emit(interp, op.node, op.first_info)
 
 
