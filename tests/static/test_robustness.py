@@ -840,7 +840,7 @@ def test_a_sample_of_the_standard_library_gives_nothing() -> None:
 def test_the_standard_library_under_the_names_of_the_protocol() -> None:
     """The same code with torch names inserted passes the prescan and is analyzed without failures."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(root.glob("*.py"))[::8]:
+    for path in sorted(root.glob("*.py"))[::24]:
         text = path.read_text(encoding="utf-8", errors="replace")
         text = text.replace(".close(", ".step(").replace(".read(", ".scale(").replace(".append(", ".backward(")
         text = text.replace(".write(", ".unscale_(").replace(".join(", ".zero_grad(").replace(".get(", ".update(")
