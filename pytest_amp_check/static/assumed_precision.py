@@ -272,20 +272,17 @@ def _is_common_harm(
 
     Code without autocast that is meant to run in float32 counts for all values.
     """
-    if isinstance(event, e.LowSum) and event.scattered:
-        return True
     if isinstance(event, e.LowSum):
-        return event.average and (casts_models if event.buffer else not in_region)
+        return event.scattered or (event.average and (casts_models if event.buffer else not in_region))
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles", "table") or (event.how == "buffer" and casts_models)
     if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
         return True
     if computes_low and isinstance(event, e.Epsilon) and event.how == "normalized":
         return may_overflow
-    if isinstance(event, e.Epsilon) and event.how == "to-one":
-        return True
     if isinstance(event, e.Epsilon):
-        return event.how == "added" and may_overflow and (event.divides or _is_operand_of_root(event.site, lines))
+        is_steep = event.divides or _is_operand_of_root(event.site, lines)
+        return event.how == "to-one" or (event.how == "added" and may_overflow and is_steep)
     if not isinstance(event, e.FragileMath):
         return False
     if event.how == "exponent":

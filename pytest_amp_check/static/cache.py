@@ -65,10 +65,13 @@ class Cache:
 
     Call :meth:`find_prescan` for every file, then :meth:`find_changes`, then :meth:`find_results` for the files to
     analyze. Call :meth:`keep_result` for new results, then :meth:`write_cache`. ``may_have_moved`` says that imports
-    may lead to other files now. ``analysis_options`` are the settings that change the analysis.
+    may lead to other files now. ``analysis_options`` are the settings that change the analysis. ``part`` names the part
+    of the files that is analyzed, which has a cache of its own.
     """
 
-    def __init__(self, directory: str, paths: Sequence[str], settings: str, analysis_options: str = "") -> None:
+    def __init__(
+        self, directory: str, paths: Sequence[str], settings: str, analysis_options: str = "", part: str = ""
+    ) -> None:
         self._start_time = time_ns()
         self._directory = os.path.abspath(directory)
         self._paths = [os.path.abspath(path) for path in paths]
@@ -77,7 +80,7 @@ class Cache:
         self._cache_key = self._maker_key() + source_files.content_digest(
             analysis_options.encode("utf-8", "backslashreplace")
         )
-        name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
+        name = "\0".join((*self._paths, part)).encode("utf-8", "surrogateescape")
         self._path = os.path.join(self._directory, source_files.content_digest(name) + SUFFIX)
         #: Rows by absolute path (stat, digest and prescan): from the last run, and for the next run.
         self._old_rows: dict[str, list[Any]] = {}

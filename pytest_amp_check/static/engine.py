@@ -16,7 +16,7 @@ from .processes import run_in_processes
 from .project.project import Project
 from .results import AnalysisResult, FileResult
 from .settings import Nearer, Settings
-from .shards import ShardedFiles
+from .shards import Shard, ShardedFiles
 from .sources import code_blocks, source_files
 from .sources.patterns import Code
 from .sources.prefilter import Prescan
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .cache import Cache
     from .entry_points import ReachedFunctions
-    from .shards import Shard
 
     Result = TypeVar("Result")
 
@@ -137,7 +136,7 @@ def _check_paths(
         from .cache import Cache, refuse_foreign
 
         refuse_foreign(cache)
-        store = Cache(cache, paths, repr(settings), repr((settings.analysis_options(), shard)))
+        store = Cache(cache, paths, repr(settings), repr(settings.analysis_options()), repr(shard or ""))
     return check_files(files, paths, frozenset(paths), settings, progress, jobs, store, skipped=skipped, shard=shard)
 
 

@@ -88,6 +88,17 @@ def test_parts_report_each_finding_once(total: int, cache: str) -> None:
     assert [found(cache, "--shard", f"{number}/{total}") for number in range(1, total + 1)] == parts
 
 
+def test_a_part_leaves_the_cache_of_the_whole_alone() -> None:
+    found("--cache")
+    before = {path: path.read_bytes() for path in Path(".amp_check_cache").glob("*.json*")}
+    assert len(before) == 1
+    found("--cache", "--shard", "1/2")
+    found("--cache", "--shard", "2/2")
+    after = {path: path.read_bytes() for path in Path(".amp_check_cache").glob("*.json*")}
+    assert len(after) == 3
+    assert before.items() <= after.items()
+
+
 def test_parts_list_each_unanalyzed_call_once() -> None:
     Path("w_unreached.py").write_text("def f(scaler, loss):\n    return\n    scaler.scale(loss).backward()\n")
     whole = found("--show-blind-spots")

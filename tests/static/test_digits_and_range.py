@@ -363,6 +363,43 @@ def test_a_library_is_noted_where_the_project_enters_a_region(name: str, wide: s
     assert found == ([] if wide else [(str(tmp_path / "kit/ops/lib.py"), line, code, "info", False)])
 
 
+POOLED = """
+import torch
+from torch import nn
+from torch_scatter import scatter
+
+
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x, index):
+        return scatter(self.first(x){wide}, index, dim=0, reduce="{reduce}").float().mean()
+
+
+def main(loader):
+    net = Pool()
+    opt = torch.optim.AdamW(net.parameters())
+    for x, index in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = net(x, index)
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wide", "reduce", "expected"),
+    [("", "sum", ["AMP508"]), ("", "mean", ["AMP508"]), ("", "max", []), (".float()", "sum", [])],
+)
+def test_a_package_for_graphs_sums_in_the_dtype_of_its_input(
+    wide: str, reduce: str, expected: list[str], tmp_path: Path
+) -> None:
+    assert codes(POOLED.replace("{wide}", wide).replace("{reduce}", reduce), tmp_path) == expected
+
+
 ROUTED = """
 import torch
 from torch import nn

@@ -178,8 +178,10 @@ def test_loops_one_behind_another_need_no_joined_states(monkeypatch: pytest.Monk
     assert calls_of_check(loops(40)) <= 3.5 * calls_of_check(loops(20))
 
 
-@pytest.mark.parametrize("chain", [".half()", ".half().cuda()", ".to(dtype).train()", ".cuda().float()"])
-def test_a_chain_of_casts_is_evaluated_once(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "chain", [".half()", ".half().cuda()", ".half().view(1)", ".to(dtype).train()", ".cuda().float()"]
+)
+def test_a_chain_of_casts_is_not_evaluated_for_each_cast(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cast looked at its receiver by another evaluation, which took twice as long with each further cast."""
     calls = 0
     evaluate = Interpreter.evaluate
@@ -198,4 +200,5 @@ def test_a_chain_of_casts_is_evaluated_once(chain: str, monkeypatch: pytest.Monk
         check_source(f"{source}net(x).backward()\nopt.step()\n", "train.py")
         return calls
 
-    assert count(12) < 3 * count(6)
+    # Links between the casts are evaluated once for each cast behind them.
+    assert count(12) < (6 if "view" in chain else 3) * count(6)

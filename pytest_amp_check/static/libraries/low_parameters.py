@@ -230,22 +230,30 @@ class CastCopies(dict[int, tuple[str, ast.Call]]):
     """Dtypes and casts of tensors that the code casts, by the key of the result. Only float32 is no low dtype."""
 
 
-class _MovedValues(dict[ast.Call, Value]):
-    """Latest values of casts and moves, the receivers of other ones."""
+class _Receivers(dict[ast.expr, tuple[int, Value]]):
+    """Values of the receivers of casts and moves, each with the number of statements that were analyzed before it."""
+
+
+def _note_receiver(interp: Interpreter, node: ast.expr, value: Value) -> None:
+    interp.file_data(_Receivers)[node] = interp.earlier_statements + interp.statement_count, value
 
 
 def _value_of_receiver(interp: Interpreter, node: ast.expr) -> Value:
     """Return the value of a receiver that was just evaluated.
 
-    An evaluation of each receiver in a chain of casts, together with its own receivers, takes exponential time.
+    To evaluate each receiver in a chain of casts again, with its own receivers, takes exponential time.
     """
-    known = interp.file_data(_MovedValues).get(node) if isinstance(node, ast.Call) else None
-    return interp.without_events(lambda: interp.evaluate(node)) if known is None else known
+    count, known = interp.file_data(_Receivers).get(node, (-1, NONE))
+    if count == interp.earlier_statements + interp.statement_count:
+        return known
+    value = interp.without_events(lambda: interp.evaluate(node))
+    _note_receiver(interp, node, value)
+    return value
 
 
 def _check_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record the cast of a model or of a tensor, which may be the data of a parameter."""
-    interp.file_data(_MovedValues)[node] = value
+    _note_receiver(interp, node, value)
     made = receiver_of(node)
     if isinstance(value, UnknownValue) and isinstance(made, (ast.Name, ast.Attribute)):
         dtype = _CASTS[last_name(node.func)]
@@ -265,7 +273,7 @@ def _is_float32(interp: Interpreter, node: ast.expr) -> bool:
 
 def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Record that a model which was cast in the same expression is still this model: ``Net().bfloat16().cuda()``."""
-    interp.file_data(_MovedValues)[node] = value
+    _note_receiver(interp, node, value)
     made = receiver_of(node)
     if isinstance(value, UnknownValue) and isinstance(made, ast.Call):
         cast = _find_module(interp, made)
@@ -276,7 +284,7 @@ def _note_move(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _note_float32_copy(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    interp.file_data(_MovedValues)[node] = value
+    _note_receiver(interp, node, value)
     if not isinstance(value, UnknownValue) or node.args:
         return
     interp.file_data(CastCopies)[value.key] = "float32", node

@@ -84,7 +84,8 @@ CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 FRAGILE_NAMES = frozenset(
     "autocast normalize topk softmax log log2 log10 log1p var std var_mean std_mean square arange numpy index_add_ "
     "index_copy_ scatter_ scatter_add_ index_add masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_ scatter_add "
-    "scatter_reduce scatter_reduce_ cumprod cumsum lerp lerp_ sin cos".split()
+    "scatter_reduce scatter_reduce_ scatter scatter_sum scatter_mean segment_csr global_add_pool cumprod cumsum lerp "
+    "lerp_ sin cos".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING, AVERAGING})
 
 #: Functions that autocast computes in float32, and that keep the dtype of the logits elsewhere. The mean of small

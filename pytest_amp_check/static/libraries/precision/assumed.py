@@ -46,6 +46,10 @@ def names_integers(name: str) -> bool:
     return _INTEGER_TENSORS.search(name) is not None
 
 
+def names_log_probabilities(name: str) -> bool:
+    return _LOG_PROBABILITIES.search(name) is not None
+
+
 def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> None:
     """Give the tensors that a function without a caller receives the assumed dtype."""
     if not may_get_low_tensors(interp, function):
@@ -76,7 +80,7 @@ def _assumed_info(interp: Interpreter, function: Function, parameter: ast.arg, o
     # A region computes log-probabilities in float32.
     is_low_log = (
         not interp.assumes_region
-        and _LOG_PROBABILITIES.search(parameter.arg)
+        and names_log_probabilities(parameter.arg)
         and (interp.project.assumed_dtype or not has_float32_log_probabilities(interp.project, function.module.path))
     )
     return DtypeInfo(interp.assumed_dtype, frozenset({LOG_PROBABILITY}) if is_low_log else frozenset[str]())

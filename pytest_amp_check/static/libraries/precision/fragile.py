@@ -25,7 +25,6 @@ from ...interpreter.dtypes import (
     MEAN,
     MEAN_SQUARE,
     NO_DTYPE_INFO,
-    NUMBER,
     POSITIONS,
     REGION,
     REGION_LEFT,
@@ -52,16 +51,12 @@ from ...project.syntax import tail_name, walk
 from ..arguments import literal_value
 from ..low_parameters import low_dtype_of_modules
 from ..syntax_queries import callee_of, constant_of_node, find_nodes, holder_of, last_name, name_of_data, receiver_of
-from .assumed import names_integers
+from .assumed import names_integers, names_log_probabilities
 from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import CONSECUTIVE, emit_once
 
 #: Integers that bfloat16 and float16 represent exactly.
 _EXACT, _EXACT_FLOAT16 = 256, 2048
-
-
-#: Names of log-probabilities.
-_LOG_PROBABILITIES = re.compile(r"(?:^|_)log_?(?:p|prob|probabilit(?:y|ie)|likelihood)s?$")
 
 
 def check_difference(
@@ -74,7 +69,7 @@ def check_difference(
     """
     is_assumed = bool(interp.assumed_dtype)
     are_logs = all(
-        LOG_PROBABILITY in fact.traits or (not is_assumed and _LOG_PROBABILITIES.search(name_of_data(side)) is not None)
+        LOG_PROBABILITY in fact.traits or (not is_assumed and names_log_probabilities(name_of_data(side)))
         for fact, side in zip((left, right), sides, strict=True)
     )
     if left.is_low and MEAN_SQUARE in left.traits and SQUARE in right.traits:
@@ -114,10 +109,10 @@ def check_distance(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node:
             emit_once(interp, e.FragileMath, node, one, how="distance", names={"call": SourceText(node, 60)})
 
 
-def check_noise_level(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
+def check_noise_level(interp: Interpreter, minuend: ast.expr, level: DtypeInfo, node: ast.AST) -> None:
     """Report one minus a level of a noise schedule in low precision, in which the levels close to one are equal."""
-    if left.dtype == NUMBER and right.is_low and SCHEDULE in right.traits:
-        emit_once(interp, e.FragileMath, node, right, how="schedule", names={"call": SourceText(node)})
+    if constant_of_node(minuend) == 1 and level.is_low and SCHEDULE in level.traits:
+        emit_once(interp, e.FragileMath, node, level, how="schedule", names={"call": SourceText(node)})
 
 
 #: Names of the edges, the sides and the corners of boxes.

@@ -170,7 +170,7 @@ def apply_operator(
     if op is ast.Sub and not is_same_syntax(*map(_without_detach, sides)):
         # `x - x.detach()` is exactly zero, and exists for its gradient.
         check_difference(interp, left, right, node, sides)
-        check_noise_level(interp, left, right, node)
+        check_noise_level(interp, sides[0], right, node)
     made = _apply_linear_operator(op, left, right, kept, sides)
     if op is ast.Mult:
         check_weights(interp, (left, right))
