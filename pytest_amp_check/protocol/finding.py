@@ -51,40 +51,56 @@ def describe_uncertainty(condition: str, *, traced: bool) -> str:
     return "only on some paths" if traced else "possible: it depends on values that the code does not show"
 
 
+class Discovery:
+    """The analysis that found a mistake.
+
+    ``calls`` are the calls of the program that the finding depends on. ``entries`` are the entry points (path and line)
+    whose analysis found the mistake, each with these calls.
+    """
+
+    __slots__ = ("calls", "entries")
+
+    def __init__(self) -> None:
+        self.calls: frozenset[Call] = frozenset()
+        self.entries: dict[tuple[str, int], frozenset[Call]] = {}
+
+    def add_entry(self, entry: tuple[str, int]) -> None:
+        self.entries[entry] = self.calls
+
+    def merge(self, other: Discovery) -> None:
+        """Add the entry points whose analysis found the same mistake."""
+        self.entries |= other.entries
+
+
 class Finding:
     """A mistake, its location, and the events that lead to the mistake.
 
     ``certain`` is True if the mistake occurs on every path to the location, and False if only on some paths. Then
-    ``condition`` may name the paths (``when use_amp is true``). ``calls`` are the calls of the program that the finding
-    depends on. ``entries`` are the entry points (path and line) whose analysis found the mistake, each with these
-    calls.
+    ``condition`` may name the paths (``when use_amp is true``). ``discovery`` is the analysis that found the mistake.
 
     ``message`` is the problem and the remedy in one text, and ``remedy`` the remedy alone, "" if there is none.
     ``edit_places`` are the locations of calls and names that the remedy mentions and the location does not show.
 
     ``follows`` is True if the finding may be a consequence of other findings of a run, which are shown first.
 
-    ``label`` is the violation label, and ``names`` are the values of the message template. ``proven`` is True if a run
-    shows the finding although the rule is off by default. ``fix`` is the fix, if requested and available. ``elsewhere``
-    is the location of the mistake if the finding is reported at another location that takes part. ``ranks`` are the
-    ranks of a distributed run with the finding, empty for a single process.
+    ``label`` is the violation label, and ``names`` are the values of the message template. ``fix`` is the fix, if
+    requested and available. ``elsewhere`` is the location of the mistake if the finding is reported at another location
+    that takes part. ``ranks`` are the ranks of a distributed run with the finding, empty for a single process.
     """
 
     __slots__ = (
-        "calls",
         "certain",
         "code",
         "condition",
+        "discovery",
         "edit_places",
         "elsewhere",
-        "entries",
         "fix",
         "follows",
         "label",
         "message",
         "name",
         "names",
-        "proven",
         "ranks",
         "remedy",
         "severity",
@@ -105,7 +121,6 @@ class Finding:
         trace: tuple[TraceStep, ...] = (),
         label: str = "",
         names: dict[str, str] | None = None,
-        proven: bool = False,
         remedy: str = "",
     ) -> None:
         self.code = code
@@ -118,14 +133,12 @@ class Finding:
         self.trace = trace
         self.label = label
         self.names = names or {}
-        self.proven = proven
         self.remedy = remedy
         self.edit_places: tuple[TraceStep, ...] = ()
         self.fix: Fix | None = None
         self.follows = False
         self.elsewhere: Site | None = None
-        self.entries: dict[tuple[str, int], frozenset[Call]] = {}
-        self.calls: frozenset[Call] = frozenset()
+        self.discovery = Discovery()
         self.ranks: tuple[int, ...] = ()
 
     @property
@@ -144,6 +157,11 @@ class Finding:
     def event_steps(self) -> list[TraceStep]:
         """Steps of the trace that are events, on which the finding depends."""
         return [step for step in self.trace if step.is_event]
+
+    @property
+    def is_proven(self) -> bool:
+        """True if a run that shows the mistake proves the harm. Then the run shows rules that are off, too."""
+        return self.label in LABELS and LABELS[self.label][1].certainty.is_proven
 
     @property
     def uncertainty(self) -> str:
@@ -207,5 +225,5 @@ def merge_finding(found: dict[tuple[str, str, int, int], Finding], finding: Find
         found[key] = finding
     elif known is not finding:
         kept, other = (finding, known) if finding.certain and not known.certain else (known, finding)
-        kept.entries |= other.entries
+        kept.discovery.merge(other.discovery)
         found[key] = kept

@@ -162,12 +162,11 @@ def make_finding(
         trace=trace,
         label=label,
         names=names,
-        proven=kind.certainty.is_proven,
         remedy=remedy,
     )
     finding.edit_places = places.steps if places is not None else ()
     calls = {event.site.call_key for event in events if not event.traits.is_structural}
-    finding.calls = frozenset(calls or {site.call_key})
+    finding.discovery.calls = frozenset(calls or {site.call_key})
     return finding
 
 

@@ -54,7 +54,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     program.attributes.scalers.recreated_names = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
         if select is None or finding.code in select:
-            finding.entries[entry] = finding.calls
+            finding.discovery.add_entry(entry)
             merge_finding(kept, finding)
     return sorted(kept.values(), key=Finding.order)
 
@@ -65,7 +65,7 @@ def check_without_callers(program: Program) -> list[Finding]:
     for graph in program.graphs:
         of_graph = _GraphChecker(graph, program, knows_callers=False).collect_findings()
         for finding in (*of_graph, *_check_single_events(graph, program)):
-            finding.entries[graph.entry_point] = finding.calls
+            finding.discovery.add_entry(graph.entry_point)
             merge_finding(kept, finding)
     return sorted(kept.values(), key=Finding.order)
 

@@ -81,7 +81,7 @@ def resolve_for_runs(
 
 def is_selected(select: Collection[str], finding: Finding) -> bool:
     """Return True if a finding is enabled."""
-    return finding.code in select or (finding.proven and finding.code + _PROVEN in select)
+    return finding.code in select or (finding.is_proven and finding.code + _PROVEN in select)
 
 
 def find_nearest(word: str, rules: Mapping[str, Rule]) -> str:

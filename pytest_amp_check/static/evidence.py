@@ -90,9 +90,9 @@ def select_findings(results: Sequence[AnalysisResult], reached_functions: Reache
     # Keep the first of equal findings in two files, independent of the order of analysis.
     for reading in sorted(results, key=lambda reading: reading.path):
         for finding in reading.findings:
-            if not finding.entries or finding.entries.keys() & callers:
+            if not finding.discovery.entries or finding.discovery.entries.keys() & callers:
                 merge_finding(found, finding)
-            elif finding.entries.keys() & by_themselves:
+            elif finding.discovery.entries.keys() & by_themselves:
                 unconfirmed.append(finding)
     if unconfirmed:
         shown = {(finding.code, finding.site.call_key) for finding in found.values()}
@@ -103,7 +103,7 @@ def select_findings(results: Sequence[AnalysisResult], reached_functions: Reache
                     evidence.setdefault(function, []).append(reading.graph_calls[entry])
         for finding in unconfirmed:
             known = (finding.code, finding.site.call_key) in shown
-            if not known and not _is_refuted(finding, finding.entries.keys() & by_themselves, evidence):
+            if not known and not _is_refuted(finding, finding.discovery.entries.keys() & by_themselves, evidence):
                 merge_finding(found, finding)
     return list(found.values())
 
@@ -130,5 +130,6 @@ def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[
         return calls <= graph_calls.calls and is_conclusive
 
     return all(
-        any(is_refuting(passed, finding.entries[entry]) for passed in evidence.get(entry, ())) for entry in entries
+        any(is_refuting(passed, finding.discovery.entries[entry]) for passed in evidence.get(entry, ()))
+        for entry in entries
     )

@@ -118,8 +118,8 @@ def _finish_block(result: AnalysisResult, block: Block, name: str, settings: Set
     )
     others = [f for f in selected if f.site.path != path]
     for finding in others:
-        entries = finding.entries.items()
-        finding.entries = {
+        entries = finding.discovery.entries.items()
+        finding.discovery.entries = {
             (name if entry_path == path else entry_path, line): calls for (entry_path, line), calls in entries
         }
     reached = {
@@ -234,7 +234,11 @@ def analyze(
             own_reached = analyze_functions(module, separate_program, project, inside)
             summarize_program(separate_program, near_float16, near_region)
             again = own_reached.keys() & reached.keys()
-            findings = [finding for finding in findings if not finding.entries or finding.entries.keys() - again]
+            findings = [
+                finding
+                for finding in findings
+                if not finding.discovery.entries or finding.discovery.entries.keys() - again
+            ]
             findings += check_without_callers(separate_program)
             joined_functions += find_joined_functions(separate_program)
             for entry in joined:
@@ -266,7 +270,9 @@ def analyze(
         findings = [
             each
             for each in findings
-            if each.code in WEIGHT_CODES or not each.entries or not for_weights.issuperset(each.entries)
+            if each.code in WEIGHT_CODES
+            or not each.discovery.entries
+            or not for_weights.issuperset(each.discovery.entries)
         ]
     finally:
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the

@@ -114,7 +114,7 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
         trace, places = ([*map(encode_step, steps)] for steps in (found.trace, found.edit_places))
         entries = [
             [rename(path), line, [*map(encode_call, sorted(calls))]]
-            for (path, line), calls in sorted(found.entries.items())
+            for (path, line), calls in sorted(found.discovery.entries.items())
         ]
         fields = [found.code, found.severity, found.message, found.certain, found.condition]
         return [*fields, encode_site(found.site), trace, entries, found.label, found.names, found.remedy, places]
@@ -179,7 +179,7 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
         made.condition, made.trace = parse_text(condition), tuple(map(decode_step, trace))
         made.edit_places = tuple(map(decode_step, places))
         made.label, made.names = parse_text(label), {parse_text(key): parse_text(said) for key, said in names.items()}
-        made.entries = {
+        made.discovery.entries = {
             (rename(encoded), parse_number(line)): frozenset(map(decode_call, calls))
             for encoded, line, calls in entries
         }

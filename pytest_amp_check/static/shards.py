@@ -62,8 +62,8 @@ class ShardedFiles:
                 paths.add(result.path)
             for finding in result.findings:
                 is_shown_there = owners[_key(finding)] == finding.site.path
-                if not is_shown_there or (self.contains(finding.site.path) and finding.entries):
-                    paths.update((finding.site.path, *(path for path, _ in finding.entries)))
+                if not is_shown_there or (self.contains(finding.site.path) and finding.discovery.entries):
+                    paths.update((finding.site.path, *(path for path, _ in finding.discovery.entries)))
         reached = {user for path in sorted(paths) for user in iterate_users(project, os.path.abspath(path))}
         return [look for look in others if look.path not in analyzed and os.path.abspath(look.path) in reached]
 

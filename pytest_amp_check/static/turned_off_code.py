@@ -34,7 +34,7 @@ class TurnedOffCode(NamedTuple):
         for finding in findings:
             sites = [finding.site, *(step.site for step in finding.event_steps)]
             if any(site.path == path and first <= site.line <= last for site in sites for first, last in self.lines):
-                own = finding.entries
+                own = finding.discovery.entries
                 for function, calls in list(own.items()):
                     own.update((entry, calls) for entry, functions in reached.items() if function in functions)
                 yield finding

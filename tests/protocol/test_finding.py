@@ -70,22 +70,20 @@ def test_of_the_same_finding_the_certain_one_is_kept_with_who_has_come_upon_it()
     kept: dict[tuple[str, str, int, int], Finding] = {}
     possible, certain, again = found(certain=False), found(), found()
     for number, finding in enumerate((possible, certain, again)):
-        finding.entries = {("train.py", number): frozenset()}
+        finding.discovery.entries = {("train.py", number): frozenset()}
         merge_finding(kept, finding)
     merge_finding(kept, found("AMP207"))
     assert [finding.code for finding in kept.values()] == ["AMP201", "AMP207"]
     assert kept["AMP201", "train.py", 3, 4] is certain
-    assert certain.entries.keys() == {("train.py", 0), ("train.py", 1), ("train.py", 2)}
+    assert certain.discovery.entries.keys() == {("train.py", 0), ("train.py", 1), ("train.py", 2)}
 
 
 def test_what_is_known_of_a_finding_and_what_is_not() -> None:
     plain = found()
-    assert (plain.filename, plain.line, plain.cell, plain.names, plain.proven) == ("train.py", 3, None, {}, False)
+    assert (plain.filename, plain.line, plain.cell, plain.names, plain.is_proven) == ("train.py", 3, None, {}, False)
     assert repr(plain) == "<AMP201 train.py:3 Clipped.>"
-    known = Finding(
-        "AMP201", "n", "error", "m", Site("a.ipynb", 1, cell=2), condition="when", names={"params": "p"}, proven=True
-    )
-    assert (known.cell, known.names, known.proven) == (2, {"params": "p"}, True)
+    known = Finding("AMP201", "n", "error", "m", Site("a.ipynb", 1, cell=2), condition="when", names={"params": "p"})
+    assert (known.cell, known.names) == (2, {"params": "p"})
     assert known.as_dict()["cell"] == 2
     assert known.as_dict()["condition"] == "when"
 

@@ -138,7 +138,7 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
         graph.nodes = [Node(event) for event in (None, *events)]
         program.graphs.append(graph)
     filled, scaled = frozenset({fill.site.call_key}), frozenset({scale.site.call_key})
-    assert [(finding.code, finding.entries) for finding in check(program)] == [
+    assert [(finding.code, finding.discovery.entries) for finding in check(program)] == [
         ("AMP506", {("train.py", 1): filled, ("train.py", 3): filled}),
         ("AMP110", {("train.py", 3): scaled}),
     ]

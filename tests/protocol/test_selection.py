@@ -138,5 +138,6 @@ def test_what_is_on_in_runs_may_be_said_again() -> None:
     ],
 )
 def test_a_rule_that_is_off_shows_what_a_run_has_proven(select: set[str], proven: bool, shown: bool) -> None:
-    finding = Finding("AMP299", "rare-thing", "error", "message", Site("train.py", 1), proven=proven)
+    label = "scheduler:skipped" if proven else "scheduler:micro-batch"
+    finding = Finding("AMP299", "rare-thing", "error", "message", Site("train.py", 1), label=label)
     assert is_selected(select, finding) is shown

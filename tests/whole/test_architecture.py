@@ -291,6 +291,7 @@ JOINED = (
     "protocol/events/",
     "protocol/automaton.py",
     "protocol/event_graph.py",
+    "protocol/finding.py",
     "protocol/tracked_objects.py",
 )
 
