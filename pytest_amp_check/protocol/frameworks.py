@@ -27,6 +27,10 @@ SAVER = "saver"  # creates a handler that is called with such objects
 TRAINER = "trainer"  # creates a trainer, with a separate scaler if ``scaler`` is true
 #: Classes of the arguments of transformers' Trainers.
 TRAINER_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
+#: Packages whose Trainers train the model that they are given.
+TRANSFORMERS_PACKAGES = frozenset(("transformers", "trl"))
+#: Packages with Trainers that run all steps of a training in one call.
+TRAINER_PACKAGES = TRANSFORMERS_PACKAGES | {"lightning", "pytorch_lightning"}
 #: Roles of callables in code that trains.
 _TRAINING_ROLES = frozenset({ENGINE, TRAINER, APEX_SCALE})
 

@@ -46,8 +46,6 @@ _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
 #: Methods of a Trainer that receive the trained model as an argument.
 _GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
-#: Packages whose Trainers train the model that they are given.
-_TRAINER_PACKAGES = frozenset(("transformers", "trl"))
 #: Heap key of torch itself, and the name of the attribute with the default dtype.
 _OF_TORCH, _DEFAULT = -1, "default dtype"
 
@@ -506,7 +504,9 @@ def _is_trainer(interp: Interpreter, func: ast.expr) -> bool:
         bases = (base_value(interp, owner, base) for owner in lineage_of(interp, made.cls) for base in owner.bases)
         named = [base.name for base in bases if isinstance(base, ExternalName)]
     return any(
-        name.partition(".")[0] in _TRAINER_PACKAGES and name.endswith("Trainer") for name in named if name is not None
+        name.partition(".")[0] in frameworks.TRANSFORMERS_PACKAGES and name.endswith("Trainer")
+        for name in named
+        if name is not None
     )
 
 

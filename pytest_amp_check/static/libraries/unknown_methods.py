@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.events.regions import describe_region
+from ...protocol.frameworks import TRAINER_PACKAGES
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import access_text, find_access_path
 from ...protocol.torch_api import SCALER_METHODS
@@ -292,10 +293,6 @@ def _call_update_parameters(
     return None
 
 
-#: Packages with trainers that run all steps of a training in one call, and the methods that do.
-_TRAINER_PACKAGES = frozenset(("transformers", "trl", "lightning", "pytorch_lightning"))
-
-
 def _call_trainer(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Emit the call that runs the training of a framework's trainer, if a region is open."""
     regions, name = interp.state.open_regions, receiver_of(node)
@@ -303,7 +300,7 @@ def _call_trainer(interp: Interpreter, receiver: Value, args: Args, keywords: Ke
     made = find_single_assignment(interp, name.id) if is_open and isinstance(name, ast.Name) else name
     callee = callee_of(made) if is_open else None
     dotted = "" if callee is None else dotted_name(interp, callee) or ""
-    if dotted.endswith("Trainer") and dotted.partition(".")[0] in _TRAINER_PACKAGES:
+    if dotted.endswith("Trainer") and dotted.partition(".")[0] in TRAINER_PACKAGES:
         event = interp.emit(e.TrainerRun, node, names={"call": expression_text(node)})
         site = regions[-1].site
         if event is not None and site is not None:
