@@ -111,6 +111,8 @@ UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
 UNUSED = UNDER_SCALE | {UNSCALED, EARLY}
 """Gradients of a scaled loss that no step has used."""
+UNSTEPPED = UNUSED | {RAW}
+"""Gradients of a loss that no step has used."""
 PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 """Gradients that a backward may have reached, or those of another optimizer: what is used next has them."""
 
@@ -145,7 +147,7 @@ class OptimizerState(NamedTuple):
     - ``window_open``: the accumulation window was found open since the last backward: no step in this iteration
     - ``several_backwards``: more than one backward ran in this window
     - ``loss_undivided``: no loss of this window was divided
-    - ``grads_discarded``: scaled gradients were zeroed and no backward ran since
+    - ``grads_discarded``: gradients of a backward were zeroed before a step, and no backward ran since
     - ``stepped_before``: a scaler has stepped this optimizer since construction
     - ``loop_kind``: kind of the loop of the last backward, if the step follows after the loop
     - ``no_sync``: the last backward ran without averaging over ranks
@@ -201,7 +203,7 @@ _add_moves(
     step=SPENT,
 )
 _add_moves(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
-_add_moves(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
+_add_moves(CLEAN, divide=UNKNOWN, edit=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _add_moves(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED)
 _add_moves(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=AGED)
 _add_moves(AGED, backward_scaled=SCALED, maybe_scaled=FED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
@@ -387,7 +389,12 @@ _WINDOW = (Transition("step@undivided", guard=_is_undivided), Transition("step@a
 #: No gradients are left for the step, in any stage.
 _DISCARDED = Transition("step@discarded", _IS_CLEAN, guard=_is_discarded)
 #: Additional violations of inputs that end a window.
-ENDS: dict[str, tuple[Transition, ...]] = {UNSCALE: (_DISCARDED,), SCALER_STEP: (_DISCARDED, *_WINDOW), STEP: _WINDOW}
+_PLAIN_DISCARDED = Transition("plain-step@discarded", _IS_CLEAN, guard=_is_discarded)
+ENDS: dict[str, tuple[Transition, ...]] = {
+    UNSCALE: (_DISCARDED,),
+    SCALER_STEP: (_DISCARDED, *_WINDOW),
+    STEP: (_PLAIN_DISCARDED, *_WINDOW),
+}
 
 
 class EventInput(NamedTuple):
@@ -536,7 +543,7 @@ def _apply_clip(opt: OptimizerState, grads: str, given: EventInput) -> Optimizer
 
 
 def _apply_zero(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
-    lost = opt.grads in UNUSED
+    lost = opt.grads in UNSTEPPED
     return opt._replace(
         grads=grads,
         clips=NO_CLIPS,

@@ -39,10 +39,10 @@ PENDING = 256
 #: Maximum number of different events (kind, location, objects) kept for checks of the whole run.
 DISTINCT = 4096
 
-#: Kinds that may be the first event of a scaler, kinds that count as visits of a scaler, and step kinds. Module
-#: constants, because every event is looked up in these tuples.
+#: Kinds that may be the first event of a scaler, kinds that detect a violation that every visit must have, and step
+#: kinds. Module constants, because every event is looked up in these tuples.
 _OF_SCALERS = (e.Scale, e.ScalerStep, e.Unscale, e.Update, e.Backward)
-_VISITS = (e.ScalerStep, e.Unscale, e.Update)
+_VISITS = (e.ScalerStep, e.Step, e.Unscale, e.Update)
 _STEPS = (e.ScalerStep, e.Step)
 
 #: Kind, location and objects, which identify a repeated event.

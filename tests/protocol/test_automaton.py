@@ -403,6 +403,7 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
         [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.BACKWARD_SCALED, a.ZERO, a.UNSCALE],
         "step@discarded",
     ),
+    ("plain step without gradients", [a.BACKWARD_RAW, a.ZERO, a.STEP], "plain-step@discarded"),
     ("update twice", [*ONCE, a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.UPDATE_ALONE], "update@nothing"),
     # Mistakes that torch does not raise.
     ("S01 clip before unscale", [a.BACKWARD_SCALED, a.CLIP, a.SCALER_STEP], "clip@scaled"),
@@ -655,7 +656,9 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (OptimizerState(a.CLEAN), a.HOLD, {}, {}),
     (OptimizerState(a.CLEAN, window_open=True), a.HOLD, {}, {}),
     (OptimizerState(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "grads_discarded": True}),
-    (OptimizerState(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
+    (OptimizerState(a.RAW), a.ZERO, {}, {"grads": a.CLEAN, "grads_discarded": True}),
+    (OptimizerState(a.SPENT), a.ZERO, {}, {"grads": a.CLEAN}),
+    (OptimizerState(a.CLEAN, grads_discarded=True), a.EDIT, {}, {"grads": a.UNKNOWN}),
     (
         OptimizerState(a.SCALED, loop_kind=e.LOOSE),
         a.ZERO,

@@ -225,7 +225,7 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
     cleared = [checker.optimizer_index[key] for key in checker.owner_keys(event)]
     has_window_guard = any(checker.predicates[key].is_window_predicate for key, _ in event.guards)
     open_window = any(ctx.optimizer_states[i].window_open or ctx.optimizer_states[i].loop_kind for i in cleared)
-    loses_grads = any(ctx.optimizer_states[i].grads in a.UNUSED for i in cleared)
+    loses_grads = any(ctx.optimizer_states[i].grads in a.UNSTEPPED for i in cleared)
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
     for i in cleared:
         if event.discards and _discards_iterations(checker, ctx, event, i):
@@ -234,7 +234,7 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
-        if given_up:
+        if given_up or event.may_be_refilled:
             # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()

@@ -79,6 +79,8 @@ class ZeroGrad(OwnedEvent):
     zeros: bool = False
     #: Each iteration of a loop without a step clears before its backward.
     discards: bool = False
+    #: Unanalyzed code runs before the next event, and may write gradients that it kept.
+    may_be_refilled: bool = False
 
 
 class FollowingEvent(Event):

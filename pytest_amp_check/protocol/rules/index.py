@@ -267,7 +267,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("step@discarded", "backward@stale", "backward@stale-again", "backward@leftover"),
+        ("step@discarded", "plain-step@discarded", "backward@stale", "backward@stale-again", "backward@leftover"),
     ),
     (
         ("AMP216", "scaler-misconfigured", "scaling", "warning", "both", True, "safe"),

@@ -56,6 +56,8 @@ class TrackedOptimizer:
         self.edit_site: Site | None = None
         #: True if a gradient was set to zero in place since the gradients were cleared or stepped.
         self.has_zeroed_gradient = False
+        #: True if no backward pass ran since the gradients were cleared.
+        self.is_cleared = False
         #: True if the program read a number of any tensor since it unscaled the gradients.
         self.has_taken_number = False
         #: Steps, skipped or not, and backward passes without a clear, since the optimizer's scheduler last stepped.

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 Formula = bool | tuple["Any", ...]
 
 
+class Requirement(tuple["Any", ...]):
+    """Formula of a path condition without which the program ends, as after ``assert``."""
+
+    __slots__ = ()
+
+
+def require(formula: Formula) -> Formula:
+    """Return the same formula, as a requirement."""
+    return formula if isinstance(formula, bool) else Requirement(formula)
+
+
 def negate(formula: Formula) -> Formula:
     """Return the negation of a formula."""
     if isinstance(formula, bool):

@@ -21,6 +21,7 @@ from .branch_runs import BranchRuns
 from .conditions import (
     Formula,
     PredicateTable,
+    Requirement,
     conjunction,
     count_predicates,
     implied_literals,
@@ -429,11 +430,22 @@ class Interpreter:
         self.builder.add_edge(current_node, self.state.current_node)
         self.builder.event_count += 1
 
+    def latest_event(self) -> Event | None:
+        """Return the event of the current node, or None if other nodes follow the latest event."""
+        return None if self.state.current_node is None else self.builder.nodes[self.state.current_node].event
+
     def active_guards(self) -> tuple[tuple[int, bool], ...]:
         """Return the predicates of the path condition at the current node, each with its truth."""
-        pairs = dict.fromkeys(pair for formula in self.state.path_condition for pair in literals(formula))
-        known = dict(pair for formula in self.state.path_condition for pair in implied_literals(formula))
-        return tuple((key, truth) for key, truth in pairs if known.get(key, truth) == truth)
+        return _list_guards(self.state.path_condition)
+
+    def persistent_guards(self) -> frozenset[tuple[int, bool]]:
+        """Return the predicates on which it depends whether later code finds what the code here did.
+
+        A requirement holds for all later code: without it, the program has ended.
+        """
+        return frozenset(
+            _list_guards([each for each in self.state.path_condition if not isinstance(each, Requirement)])
+        )
 
     # Objects.
 
@@ -526,6 +538,13 @@ class Interpreter:
         if count_predicates(reduced, MAX_PREDICATES) < MAX_PREDICATES:
             return reduced
         return self.predicate_formula(("long", formula), "", self.current_loops())
+
+
+def _list_guards(formulas: list[Formula]) -> tuple[tuple[int, bool], ...]:
+    """Return the predicates of formulas that all hold, each with its truth."""
+    pairs = dict.fromkeys(pair for formula in formulas for pair in literals(formula))
+    known = dict(pair for formula in formulas for pair in implied_literals(formula))
+    return tuple((key, truth) for key, truth in pairs if known.get(key, truth) == truth)
 
 
 def in_frame(interp: Interpreter, frame: Frame, act: Callable[[], Result]) -> Result:

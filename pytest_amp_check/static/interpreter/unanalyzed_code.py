@@ -57,6 +57,9 @@ def call_unknown(
     escape(interp, arguments, node, effects, notifies=is_notification(name))
     tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
+    cleared = interp.latest_event()
+    if isinstance(cleared, e.ZeroGrad) and not (effects or last in LOGGING_METHODS or only_reads(last)):
+        cleared.may_be_refilled = True
     for listener in interp.handlers.escape_listeners:
         listener(interp, func, arguments, node)
     if tensors and last not in LOGGING_METHODS:

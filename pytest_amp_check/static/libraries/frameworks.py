@@ -552,7 +552,7 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
             _store_low(interp, engine, module)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
-        optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
+        optimizer.tracked_object.attributes.engine = (engine, interp.persistent_guards())
 
 
 def _store_low(interp: Interpreter, engine: FrameworkEngine, module: TrackedObject) -> None:

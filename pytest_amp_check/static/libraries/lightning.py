@@ -120,7 +120,7 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     assert function.cls is not None
     engine, node = _make_engine(interp, function.cls, function.node), function.node
     optimizer = _trained_optimizer(interp, function.cls)
-    optimizer.attributes.engine = (engine, frozenset(interp.active_guards()))
+    optimizer.attributes.engine = (engine, interp.persistent_guards())
     interp.emit(e.OptimizerNew, node, optimizer.key, found=True)
 
     def emit_backward(scaler: int | None) -> None:
@@ -269,7 +269,7 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
         tracked_object.attributes.several = not names
         interp.emit(e.OptimizerNew, node, tracked_object.key, found=True)
         if engine is not None:
-            tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
+            tracked_object.attributes.engine = (engine, interp.persistent_guards())
         made.append(UnwrappedOptimizer(tracked_object) if is_unwrapped else ObjectRef(tracked_object))
     return SequenceValue(made) if names else made[0]
 

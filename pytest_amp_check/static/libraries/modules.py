@@ -677,7 +677,7 @@ def mark_wrapped(
     attributes = tracked_object.attributes
     if not attributes.wrappers:
         attributes.wrappers = {}
-    attributes.wrappers.setdefault(wraps, frozenset(interp.active_guards()))
+    attributes.wrappers.setdefault(wraps, interp.persistent_guards())
 
 
 class PolicyDtypes(dict[int, tuple[str, bool, Site]]):

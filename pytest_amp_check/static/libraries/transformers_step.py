@@ -32,7 +32,7 @@ def _finish_training_step(interp: Interpreter, function: Function, value: Value)
     if not isinstance(engine, FrameworkEngine):
         return
     optimizer = interp.tracked_object(("optimizer of", cls.node), "optimizer", "self.optimizer", interp.site_of(node))
-    optimizer.attributes.engine = (engine, frozenset(interp.active_guards()))
+    optimizer.attributes.engine = (engine, interp.persistent_guards())
     call_engine_method(interp, engine, "clip_grad_norm_", [interp.fresh_unknown(node, "parameters")], {}, node)
     interp.call_method(ObjectRef(optimizer), "step", [], {}, node)
     interp.call_method(ObjectRef(optimizer), "zero_grad", [], {}, node)

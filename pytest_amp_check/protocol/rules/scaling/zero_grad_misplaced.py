@@ -30,6 +30,16 @@ RULE = Rule(
             precedence=Precedence(needs_every_path=True),
             trace_context=TraceContext(edits=(Edit("move it here, after this step", (ScalerStep,)),)),
         ),
+        "plain-step@discarded": ViolationKind(
+            "Gradients of `{optimizer}` are cleared between backward and its step: move this statement to after the "
+            "step",
+            effect="no gradient is left for the step, so nothing is trained; no error",
+            cause=Cause(ZeroGrad),
+            trace_kinds=(Backward,),
+            precedence=Precedence(needs_every_path=True),
+            any_precision=True,
+            trace_context=TraceContext(edits=(Edit("move it here, after this step", (Step,)),)),
+        ),
         "backward@stale": ViolationKind(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: write "
             "`{optimizer}.zero_grad()` after the step, so in every iteration",
@@ -70,8 +80,9 @@ RULE = Rule(
     rationale="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
 raises (`No inf checks were recorded for this optimizer.`). With `set_to_none=False`, or if other parameters still have
-gradients, nothing raises. Without any `zero_grad()` AMP hides the usual symptom. After a step the old gradients are
-unscaled and the new ones are 65536 times as large. The step sizes look right until an overflow stays in `.grad`.
+gradients, nothing raises. A step without a scaler never raises, and trains nothing. Without any `zero_grad()` AMP hides
+the usual symptom. After a step the old gradients are unscaled and the new ones are 65536 times as large. The step sizes
+look right until an overflow stays in `.grad`.
 Without a scaler, as in bfloat16, every step applies the gradients of all earlier batches once more.
 The loss of a generator passes through the discriminator and leaves gradients there. If the discriminator's gradients
 are cleared only after its own step, this step applies both losses, and the discriminator also learns to be fooled.

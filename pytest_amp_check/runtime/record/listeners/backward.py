@@ -193,6 +193,7 @@ class BackwardListener(Listener):
     ) -> None:
         tracked.backward = event
         tracked.backwards_since += 1
+        tracked.is_cleared = False
         tracked.windows.record_backward(event.site)
         tracked.gradient_marks = marks
         # Unscaled gradients that are added to scaled gradients leave the sum scaled.

@@ -325,7 +325,13 @@ class GradientListener(Listener):
     def _record_found_clear(self, tracked: TrackedOptimizer, site: Site) -> None:
         names = {"call": SiteText(site)}
         rescue = self.are_discarded(tracked, site)
+        tracked.is_cleared = True
         self.recording.emit(e.ZeroGrad(site, owners=(tracked.tracked_object.key,), rescue=rescue, names=names))
+
+    def note_written_gradients(self, tracked: TrackedOptimizer, site: Site) -> None:
+        """Record gradients that the program itself wrote since they were cleared, as no backward ran since."""
+        if tracked.is_cleared and _any_nonzero(tracked.params):
+            self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names={"call": SiteText(site)}))
 
     def are_discarded(self, tracked: TrackedOptimizer, site: Site) -> bool:
         """Return True if gradients that are cleared at a location are discarded on purpose.

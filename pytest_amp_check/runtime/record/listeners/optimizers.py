@@ -94,6 +94,7 @@ class OptimizerListener(Listener):
         if scaler is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
+        self._gradients.note_written_gradients(tracked, site)
         self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
             if self._construction.has_disabled_scales:

@@ -60,6 +60,7 @@ class ClearingListener(Listener):
                     other.windows.record_clear(site, is_discarded=True)
             tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
             tracked.backwards_since = 0
+            tracked.is_cleared = True
             tracked.losses.clear()
             tracked.edit_site = None
             tracked.gradient_marks = []

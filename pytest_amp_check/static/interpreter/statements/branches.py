@@ -7,7 +7,7 @@ import ast
 from ....protocol.checks import ends_program
 from ....protocol.source_text import SourceText, find_access_path
 from ...project.syntax import is_same_syntax, walk
-from ..conditions import Formula, conjunction, disjunction, literals, negate
+from ..conditions import Formula, conjunction, disjunction, literals, negate, require
 from ..expressions.conditional import asks_version, condition_formula
 from ..interpreter import Interpreter
 from ..joins import run_branches
@@ -39,9 +39,11 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
     if not isinstance(formula, bool) and yes != no:
         # One branch ended: the code that follows runs under the condition of the other branch.
         interp.state.fallback_depth += is_fallback
+        remaining = formula if yes else negate(formula)
         if _always_ends_program(node.orelse if yes else node.body):
             note_refusal(interp, negate(formula) if yes else formula)
-        interp.state.path_condition.append(formula if yes else negate(formula))
+            remaining = remaining if interp.state.try_depth else require(remaining)
+        interp.state.path_condition.append(remaining)
     elif yes and no:
         # An exit inside a branch may wait for the end of a window: the code that follows waits as well.
         for other, condition in ((negate(formula), after_body), (formula, after_else)):

@@ -6,7 +6,7 @@ import ast
 
 from ....protocol import events as e
 from ...project.module import ImportedName
-from ..conditions import Formula, conjunction, negate
+from ..conditions import Formula, conjunction, negate, require
 from ..disabled_flags import flag_value
 from ..expressions.assignments import assign_target
 from ..expressions.conditional import condition_formula
@@ -115,7 +115,7 @@ def execute_assert(interp: Interpreter, node: ast.Assert) -> None:
         note_refusal(interp, negate(formula))
         yes, _ = split_on(interp, formula)
         interp.state.current_node = yes
-        interp.state.path_condition.append(formula)
+        interp.state.path_condition.append(formula if interp.state.try_depth else require(formula))
 
 
 def execute_import(interp: Interpreter, node: ast.Import) -> None:
