@@ -313,3 +313,54 @@ def train(model, loader, config):
         engine.step()
 """
     assert [finding.code for finding in check_source(source)] == ["AMP302"] * is_divided_twice
+
+
+HELPER = """\
+import deepspeed
+import torch
+
+def run_backward(model, optimizer, loss, args):
+    if {flag}:
+        model.backward(loss)
+    elif args.fp16:
+        optimizer.backward(loss, update_master_grads=False)
+    else:
+        loss.backward()
+    if args.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+
+def train_step(data, model, optimizer, args, forward):
+    while True:
+        loss, _ = forward(data, model)
+        {division}
+        run_backward(model, optimizer, loss, args)
+        {step}
+"""
+ASKS = (
+    "if model.is_gradient_accumulation_boundary():\n            model.step()\n            break\n        model.step()"
+)
+
+
+@pytest.mark.parametrize(
+    ("flag", "division", "step", "is_divided_twice"),
+    [
+        ("args.deepspeed", "loss /= args.gradient_accumulation_steps", ASKS, True),
+        ("args.deepspeed", "loss /= args.gradient_accumulation_steps", "model.step()", True),
+        ("args.use_deepspeed", "loss = loss / args.gradient_accumulation_steps", "model.step()", True),
+        ("args.engine", "loss /= args.gradient_accumulation_steps", ASKS, True),
+        ("args.engine", "loss /= args.gradient_accumulation_steps", "model.step()", False),
+        ("not args.deepspeed", "loss /= args.gradient_accumulation_steps", "model.step()", False),
+        ("args.deepspeed", "loss /= args.world_size", ASKS, False),
+        (
+            "args.deepspeed",
+            "if not args.deepspeed:\n            loss = loss / args.gradient_accumulation_steps",
+            ASKS,
+            False,
+        ),
+    ],
+)
+def test_a_helper_that_runs_the_backward_of_an_engine(
+    flag: str, division: str, step: str, is_divided_twice: bool
+) -> None:
+    findings = check_source(HELPER.format(flag=flag, division=division, step=step))
+    assert [each.line for each in findings if each.code == "AMP302"] == [17] * is_divided_twice

@@ -19,7 +19,7 @@ from .values.containers import UnionValue
 from .values.contexts import Float8Context, GradMode, NoSyncContext, NullContext, StackContext
 from .values.definitions import GeneratorContext, Instance
 from .values.objects import ObjectRef
-from .values.value import Value
+from .values.value import Value, iterable_kind_of
 
 #: Words in the name of a context that may be an autocast region or suspend gradient averaging (``no_sync``).
 _REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
@@ -335,7 +335,7 @@ def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None
 
 def without_unrelated(interp: Interpreter, context: Value, written: ast.expr) -> Value:
     """Return a context, with a null context for each unknown context whose constructor does not suggest a region."""
-    if not any(option.kind in _UNKNOWN for option in context.alternatives()):
+    if iterable_kind_of(context) or not any(option.kind in _UNKNOWN for option in context.alternatives()):
         return context
     if not _is_unrelated_context(interp, written):
         return context

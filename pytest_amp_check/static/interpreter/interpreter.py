@@ -65,6 +65,9 @@ class ContextHandler:
 
     def entered_value(self, interp: Interpreter, value: Any, node: ast.expr) -> Value:
         """Return the value that ``as`` assigns."""
+        if isinstance(value, UnknownValue) and value.iterable_kind:
+            # A progress bar over an enumeration is the iterable itself.
+            return value
         made = interp.fresh_unknown(node, "entered")
         made.set_divided(is_divided=isinstance(value, UnknownValue) and value.normalization.is_divided)
         return made

@@ -19,7 +19,16 @@ from .values.definitions import Args, Instance, Keywords
 from .values.gradients import GradValue, ParamsValue
 from .values.objects import ObjectRef
 from .values.tensors import TensorValue, tensors_in
-from .values.value import FORWARD, ConditionValue, Const, Provenance, UnknownValue, Value, join_provenance
+from .values.value import (
+    FORWARD,
+    ConditionValue,
+    Const,
+    Provenance,
+    UnknownValue,
+    Value,
+    find_passed_iterable,
+    join_provenance,
+)
 
 #: Maximum nesting depth of objects in the search for scalers and optimizers.
 MAX_SEARCH_DEPTH = 4
@@ -55,6 +64,9 @@ def call_unknown(
     if effects is None:
         effects = effects_of_name(name)
     escape(interp, arguments, node, effects, notifies=is_notification(name))
+    passed = find_passed_iterable(args)
+    if passed is not None:
+        return passed
     tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
     cleared = interp.latest_event()

@@ -6,7 +6,7 @@ import ast
 
 from ...protocol import frameworks, torch_api
 from ...protocol.events import UNKNOWN
-from ...protocol.source_text import access_text
+from ...protocol.source_text import access_text, names_optimizer
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import is_window_name
 from ..interpreter.source_text import expression_text
@@ -15,6 +15,7 @@ from ..interpreter.values.containers import MappingValue, SequenceValue
 from ..interpreter.values.definitions import Args, Instance, Keywords
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
+from ..project.module import Module
 from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
@@ -29,6 +30,7 @@ _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 _STEPS = "gradient_accumulation_steps"
 #: Method of an engine that says whether its next step ends a window.
 _BOUNDARY = "is_gradient_accumulation_boundary"
+_NAME = frameworks.DEEP_SPEED
 _TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
 
 
@@ -100,25 +102,45 @@ def _names_window(interp: Interpreter, text: str) -> bool:
 def _check_own_division(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Report a loss divided by the number of micro-batches that its engine, from elsewhere, divides by as well.
 
-    Only an engine of DeepSpeed has this number, and the end of the window, as methods.
+    Only an engine of DeepSpeed has this number, and the end of the window, as methods. A flag may say so as well.
     """
     engine, divides = receiver_of(node), keywords_of(node).get("scale_wrt_gas")
-    if engine is None or not node.args or interp.state.frame.module.identifiers.isdisjoint((_STEPS, _BOUNDARY)):
+    if engine is None or not node.args:
         return
-    receiver = interp.without_events(lambda: interp.evaluate(engine))
+    is_chosen = not names_optimizer(access_text(engine)) and _is_chosen(interp)
+    if not (is_chosen or _may_know_window(interp)):
+        return
+    # The code may use the engine as a module before.
+    receiver = interp.without_events(lambda: interp.evaluate(engine)).before_recognition()
     if isinstance(receiver, UnknownValue) and (divides is None or constant_of_node(divides) is True):
         loss = as_loss(interp.without_events(lambda: interp.evaluate(node.args[0])))
         texts = {f"{access_text(engine)}.{_STEPS}()"}
-        if _asks_for_boundary(interp, access_text(engine)):
+        if is_chosen or _asks_for_boundary(interp, access_text(engine)):
             texts |= _window_names(interp, loss)
         emit_divided_twice(interp, loss, set(), texts, _TITLE, f"in `{expression_text(node)}`", guessed=True)
 
 
 def _asks_for_boundary(interp: Interpreter, engine: str) -> bool:
-    """Return True if the current function asks an engine for the end of the window."""
-    function = interp.state.frame.function
-    asked = function.find_nodes(ast.Attribute) if function is not None else []
+    """Return True if the current function, or one that calls it, asks an engine for the end of the window."""
+    asked = (node for function in interp.active_functions for node in function.find_nodes(ast.Attribute))
     return any(node.attr == _BOUNDARY and access_text(node.value) == engine for node in asked)
+
+
+def _may_know_window(interp: Interpreter) -> bool:
+    return any(not module.identifiers.isdisjoint((_STEPS, _BOUNDARY)) for module in _active_modules(interp))
+
+
+def _active_modules(interp: Interpreter) -> list[Module]:
+    return [interp.state.frame.module, *(function.module for function in interp.active_functions)]
+
+
+def _is_chosen(interp: Interpreter) -> bool:
+    """Return True if the code here runs only with DeepSpeed, by the name of a flag: ``if args.deepspeed:``."""
+    if not any(_NAME in module.identifiers for module in _active_modules(interp)):
+        return False
+    return any(
+        truth and _NAME in str(interp.graph.predicates[key].text).lower() for key, truth in interp.active_guards()
+    )
 
 
 def _window_names(interp: Interpreter, loss: Value) -> set[str]:

@@ -43,7 +43,7 @@ from ..interpreter.values.definitions import Args, ExternalName, Keywords, Parti
 from ..interpreter.values.gradients import ParamsValue, ScaleValue, gradients_in
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
-from ..interpreter.values.value import FORWARD, NONE, Value, are_data_sizes
+from ..interpreter.values.value import FORWARD, NONE, Value, are_data_sizes, find_passed_iterable
 from ..project.syntax import tail_name, walk
 from .arguments import (
     bind_arguments,
@@ -176,6 +176,9 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     states = call_state_function(interp, name, given, node)
     if states is not None:
         return states
+    passed = find_passed_iterable(args)
+    if passed is not None:
+        return passed
     harmless = name.startswith(HARMLESS)
     about = effects_of_name(name)
     if not harmless:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ....protocol.events import GradientAccess
 from ....protocol.fast_namedtuple import NamedTuple
@@ -471,3 +471,11 @@ def join_keys(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
             return None
         every |= part
     return every
+
+
+def find_passed_iterable(args: Sequence[Value]) -> Value | None:
+    """Return the first argument of unanalyzed code if it is an enumeration, or several iterables in step.
+
+    Nothing but a loop uses these, so the result yields their items in the same order, as a progress bar does.
+    """
+    return args[0] if args and iterable_kind_of(args[0]) in ("enumerate", "zip") else None
