@@ -21,7 +21,7 @@ from negative_examples import FOLDER, negative_examples
 
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.event_graph import Graph, Node, Program
-from pytest_amp_check.protocol.events import Event, EventKind, Symbol
+from pytest_amp_check.protocol.events import Event, EventKind, Flag, Symbol
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rule import Rule, ViolationKind
 from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
@@ -447,6 +447,8 @@ def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
         ({"device": -1}, "scaler:number-as-device", "`init_scale=-1`"),
         ({"device": False}, "scaler:number-as-device", "`enabled=False`"),
         ({"device": 16}, "scaler:number-as-device", "`init_scale=16`"),
+        ({"device": Flag("use_amp")}, "scaler:flag-misplaced", "`enabled=use_amp`"),
+        ({"init_scale": Flag("not full")}, "scaler:flag-misplaced", "the `init_scale` parameter"),
         ({"init_scale": True}, "scaler:bool-as-scale", "the loss scale is 1.0"),
         ({"init_scale": False}, "scaler:bool-as-scale", "the loss scale is 0.0"),
         ({"init_scale": "cuda"}, "scaler:device-as-scale", "'cuda'"),

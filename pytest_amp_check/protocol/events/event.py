@@ -43,6 +43,12 @@ class Symbol(str):
     __slots__ = ()
 
 
+class Flag(Symbol):
+    """A value that is True or False, known by its source text."""
+
+    __slots__ = ()
+
+
 #: An unknown value.
 UNKNOWN = Symbol("?")
 

@@ -278,6 +278,7 @@ INDEX: tuple[Listing, ...] = (
             "scaler:number-as-device",
             "scaler:index-as-device",
             "scaler:bool-as-scale",
+            "scaler:flag-misplaced",
             "scaler:device-as-scale",
             "scaler:wrong-dtype",
             "scaler:other-device",

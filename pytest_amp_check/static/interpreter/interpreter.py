@@ -433,22 +433,9 @@ class Interpreter:
         self.builder.add_edge(current_node, self.state.current_node)
         self.builder.event_count += 1
 
-    def latest_event(self) -> Event | None:
-        """Return the event of the current node, or None if other nodes follow the latest event."""
-        return None if self.state.current_node is None else self.builder.nodes[self.state.current_node].event
-
     def active_guards(self) -> tuple[tuple[int, bool], ...]:
         """Return the predicates of the path condition at the current node, each with its truth."""
         return _list_guards(self.state.path_condition)
-
-    def persistent_guards(self) -> frozenset[tuple[int, bool]]:
-        """Return the predicates on which it depends whether later code finds what the code here did.
-
-        A requirement holds for all later code: without it, the program has ended.
-        """
-        return frozenset(
-            _list_guards([each for each in self.state.path_condition if not isinstance(each, Requirement)])
-        )
 
     # Objects.
 
@@ -541,6 +528,20 @@ class Interpreter:
         if count_predicates(reduced, MAX_PREDICATES) < MAX_PREDICATES:
             return reduced
         return self.predicate_formula(("long", formula), "", self.current_loops())
+
+
+def latest_event(interp: Interpreter) -> Event | None:
+    """Return the event of the current node, or None if other nodes follow the latest event."""
+    node = interp.state.current_node
+    return None if node is None else interp.builder.nodes[node].event
+
+
+def persistent_guards(interp: Interpreter) -> frozenset[tuple[int, bool]]:
+    """Return the predicates on which it depends whether later code finds what the code here did.
+
+    A requirement holds for all later code: without it, the program has ended.
+    """
+    return frozenset(_list_guards([each for each in interp.state.path_condition if not isinstance(each, Requirement)]))
 
 
 def _list_guards(formulas: list[Formula]) -> tuple[tuple[int, bool], ...]:

@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
 from ..project.syntax import tail_name
 from .identity import Operation, structural_unknown
-from .interpreter import HandlerTable, Interpreter
+from .interpreter import HandlerTable, Interpreter, latest_event
 from .name_effects import divides_gradients, effects_of_name, is_notification, only_reads
 from .source_text import expression_text
 from .tensors import compute_tensor, mark_float32_result, provenance_here
@@ -69,7 +69,7 @@ def call_unknown(
         return passed
     tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
-    cleared = interp.latest_event()
+    cleared = latest_event(interp)
     if isinstance(cleared, e.ZeroGrad) and not (effects or last in LOGGING_METHODS or only_reads(last)):
         cleared.may_be_refilled = True
     for listener in interp.handlers.escape_listeners:

@@ -17,7 +17,7 @@ from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_unknown_arguments
 from ..interpreter.identity import Operation, is_equal, number_key, structural_unknown
-from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.interpreter import HandlerTable, Interpreter, persistent_guards
 from ..interpreter.joins import for_each_alternative, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.unanalyzed_code import call_unknown, escape
@@ -552,7 +552,7 @@ def _prepare(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None
             _store_low(interp, engine, module)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
-        optimizer.tracked_object.attributes.engine = (engine, interp.persistent_guards())
+        optimizer.tracked_object.attributes.engine = (engine, persistent_guards(interp))
 
 
 def _store_low(interp: Interpreter, engine: FrameworkEngine, module: TrackedObject) -> None:

@@ -13,7 +13,7 @@ from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.conditions import Formula
-from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.interpreter import HandlerTable, Interpreter, persistent_guards
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text
 from ..interpreter.state import OpenRegion
@@ -120,7 +120,7 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     assert function.cls is not None
     engine, node = _make_engine(interp, function.cls, function.node), function.node
     optimizer = _trained_optimizer(interp, function.cls)
-    optimizer.attributes.engine = (engine, interp.persistent_guards())
+    optimizer.attributes.engine = (engine, persistent_guards(interp))
     interp.emit(e.OptimizerNew, node, optimizer.key, found=True)
 
     def emit_backward(scaler: int | None) -> None:
@@ -269,7 +269,7 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
         tracked_object.attributes.several = not names
         interp.emit(e.OptimizerNew, node, tracked_object.key, found=True)
         if engine is not None:
-            tracked_object.attributes.engine = (engine, interp.persistent_guards())
+            tracked_object.attributes.engine = (engine, persistent_guards(interp))
         made.append(UnwrappedOptimizer(tracked_object) if is_unwrapped else ObjectRef(tracked_object))
     return SequenceValue(made) if names else made[0]
 

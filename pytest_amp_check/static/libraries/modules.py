@@ -26,7 +26,7 @@ from ..interpreter.conditions import Formula, implied_literals, literals
 from ..interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, DtypeInfo, is_known_low
 from ..interpreter.functions import inline_call
 from ..interpreter.imports import dotted_name
-from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.interpreter import HandlerTable, Interpreter, persistent_guards
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import OpenRegion
@@ -677,7 +677,7 @@ def mark_wrapped(
     attributes = tracked_object.attributes
     if not attributes.wrappers:
         attributes.wrappers = {}
-    attributes.wrappers.setdefault(wraps, interp.persistent_guards())
+    attributes.wrappers.setdefault(wraps, persistent_guards(interp))
 
 
 class PolicyDtypes(dict[int, tuple[str, bool, Site]]):

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Symbol
+from ...protocol.events import Flag, Symbol
 from ...protocol.source_text import find_access_path
 from ..interpreter.classes import find_own_method
 from ..interpreter.conditions import Formula, implied_literals, literals, negate
@@ -31,6 +31,7 @@ from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, literal_value, make_object, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
+from .flags import is_flag
 from .framework_bases import find_base_that_saves
 from .local_scalers import is_local_scaler
 from .losses import all_optimizer_keys, emit_penalty, make_loss_names
@@ -265,6 +266,9 @@ def _make_scaler(
     arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
+    first = entry.parameters[0]
+    if isinstance(node, ast.Call) and node.args and first in bound and is_flag(interp, bound[first], node.args[0]):
+        arguments[first] = Flag(expression_text(node.args[0]))
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
     made = tracked_object.attributes
     made.constructed, made.enabled, made.callable = True, enabled, entry.name

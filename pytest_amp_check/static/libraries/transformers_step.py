@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...protocol import frameworks
 from ...protocol.frameworks import FRAMEWORKS
 from ..interpreter.expressions.attributes import attribute_of
-from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.interpreter import HandlerTable, Interpreter, persistent_guards
 from ..interpreter.values.objects import FrameworkEngine, ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Function
@@ -32,7 +32,7 @@ def _finish_training_step(interp: Interpreter, function: Function, value: Value)
     if not isinstance(engine, FrameworkEngine):
         return
     optimizer = interp.tracked_object(("optimizer of", cls.node), "optimizer", "self.optimizer", interp.site_of(node))
-    optimizer.attributes.engine = (engine, interp.persistent_guards())
+    optimizer.attributes.engine = (engine, persistent_guards(interp))
     call_engine_method(interp, engine, "clip_grad_norm_", [interp.fresh_unknown(node, "parameters")], {}, node)
     interp.call_method(ObjectRef(optimizer), "step", [], {}, node)
     interp.call_method(ObjectRef(optimizer), "zero_grad", [], {}, node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import AutocastEnter, ScalerNew, Symbol
+from ...events import AutocastEnter, Flag, ScalerNew, Symbol
 from ...fix import SAFE
 from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 from ...sites import Site
@@ -58,6 +58,10 @@ def _check_arguments(event: ScalerNew, program: Program) -> Labels:
 
 def _check_misplaced(device: object, scale: object) -> Labels:
     """Yield arguments that landed in another parameter. Other mistakes follow from the first."""
+    for parameter, value in (("device", device), ("init_scale", scale)):
+        if isinstance(value, Flag):
+            yield "scaler:flag-misplaced", {"value": str(value), "parameter": parameter}
+            return
     if type(device) is int and 0 <= device < _DEVICES:
         yield "scaler:index-as-device", {"value": _format_value(device)}
     elif isinstance(device, (bool, int, float)):
@@ -130,6 +134,11 @@ RULE = Rule(
             effect_cases={
                 "number=0.0": "a scale of 0 makes the weights NaN in the first step; no error",
             },
+        ),
+        "scaler:flag-misplaced": ViolationKind(
+            "`{value}` is a flag, and lands in the `{parameter}` parameter of `{call}`: pass it as `enabled={value}`",
+            effect="the scale begins at 1, or at 0 where the flag is false, which makes the weights NaN; no error",
+            effect_cases={"parameter=device": "the flag is ignored, so the scaler is always enabled; no error"},
         ),
         "scaler:device-as-scale": ViolationKind(
             "`{call}` is given {value} as its `init_scale`, which must be a number: pass the device as the first "
