@@ -171,8 +171,11 @@ def update_between(wrong: bool) -> Figures:
 
 @shows("AMP305", "two processes of gloo, windows of 4 micro-batches, 10 steps of SGD")
 def unsynced(wrong: bool) -> Figures:
-    own, mean = _ranks("unsynced", wrong)
-    return {"difference between the parameters of the two": (own - mean).norm().item() / mean.norm().item()}
+    (own, other), (early, late) = _ranks("unsynced", wrong), _ranks("set_late", wrong)
+    return {
+        "difference between the parameters of the two": (own - other).norm().item() / other.norm().item(),
+        "the same with the flag set after the forward": (early - late).norm().item() / late.norm().item(),
+    }
 
 
 def _unsynced(rank: int, wrong: bool) -> torch.Tensor:
@@ -183,6 +186,24 @@ def _unsynced(rank: int, wrong: bool) -> torch.Tensor:
         last = number % 4 == 3
         model.require_backward_grad_sync = last != wrong
         loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
+        loss.backward()  # type: ignore[no-untyped-call]
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def _set_late(rank: int, wrong: bool) -> torch.Tensor:
+    model = nn.parallel.DistributedDataParallel(_stack())
+    optimizer = _sgd(model, 0.1)
+    torch.manual_seed(rank)
+    for number in range(40):
+        last = number % 4 == 3
+        if not wrong:
+            model.require_backward_grad_sync = last
+        loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
+        if wrong:
+            model.require_backward_grad_sync = last
         loss.backward()  # type: ignore[no-untyped-call]
         if last:
             optimizer.step()
@@ -408,6 +429,7 @@ def region_of_each_step(wrong: bool) -> Figures:
 #: Programs of a rank: name -> function of the rank and the mistake -> result.
 _RANKS = {
     "unsynced": _unsynced,
+    "set_late": _set_late,
     "averaged": _averaged,
     "infinity": _infinity,
     "clipped": _clipped,

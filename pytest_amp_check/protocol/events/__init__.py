@@ -50,6 +50,7 @@ from .gradients import (
     LateSharding,
     LeftOut,
     LossRead,
+    SyncSetLate,
     Undivided,
 )
 from .precision import (
@@ -216,6 +217,7 @@ __all__ = [
     "Step",
     "StepFollowed",
     "Symbol",
+    "SyncSetLate",
     "Thread",
     "TrainerRun",
     "Undivided",

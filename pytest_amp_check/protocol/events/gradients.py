@@ -30,6 +30,10 @@ class Undivided(Event):
     """A loss that the program computes itself, and that its Trainer does not divide."""
 
 
+class SyncSetLate(Event):
+    """A flag that says whether DDP averages gradients is set between the forward that reads it and the backward."""
+
+
 class Clip(GradientAccess):
     """Gradients are clipped."""
 

@@ -353,9 +353,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),
         (".step( backward(",),
+        ("SyncSetLate",),
         (),
-        (),
-        ("step@apart",),
+        ("sync:set-late", "step@apart"),
     ),
     (
         ("AMP306", "missing-no-sync", "accumulation", "info", "static", False, ""),
