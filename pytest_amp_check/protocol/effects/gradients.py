@@ -230,6 +230,8 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
     for i in cleared:
         if event.discards and _discards_iterations(checker, ctx, event, i):
             checker.resolve_cause("zero:in-loop", ctx.index, i, ctx.point)
+        if not (given_up or has_window_guard) and _loses_possible_window(checker, ctx, i):
+            checker.resolve_cause("zero@window", ctx.index, i, ctx.point, sure=False)
         if open_window and (given_up or (has_window_guard and not _is_at_end_of_window(checker, ctx, event, i))):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
@@ -250,6 +252,17 @@ def _discards_iterations(checker: Checker, ctx: EventContext, event: e.ZeroGrad,
     if backward is None or event.loops[-1] not in (backward.loops or ()):
         return False
     return checker.optimizer_keys[i] in checker.stepped_optimizers and checker.may_step_uncleared(index, i)
+
+
+def _loses_possible_window(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if all backwards of the loop ran since the same clear, and one of them is the optimizer's own.
+
+    Which one is not known, so a single backward may be that of another optimizer.
+    """
+    opt = ctx.optimizer_states[i]
+    if opt.grads != a.EXPOSED or not opt.window_open:
+        return False
+    return checker.find_last_index(ctx.point, (e.ZeroGrad,), i) == ctx.index
 
 
 def _is_at_end_of_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
