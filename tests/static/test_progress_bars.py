@@ -77,6 +77,28 @@ class TestLoopsThatCountFromZero:
         assert first_windows(loop, "(i + 1) % k == 0") == []
 
 
+@pytest.mark.parametrize(
+    "parts", ["x.chunk(4)", "bar(x.chunk(4))", "bar(x.split(8), total=4)", "bar(list(x.chunk(4)))"]
+)
+def test_losses_of_parts_of_a_batch_are_not_divided(parts: str) -> None:
+    text = f"""\
+import torch
+from tqdm import tqdm as bar
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler()
+    for x in loader:
+        for part in {parts}:
+            with torch.autocast("cuda"):
+                loss = model(part).mean()
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    assert [finding.code for finding in check_source(text)] == ["AMP301"]
+
+
 @pytest.mark.parametrize("loop", OTHER_LOOPS.values(), ids=list(OTHER_LOOPS))
 def test_other_loops_have_no_known_first_number(loop: str) -> None:
     assert first_windows(loop, "i % k == 0") == []

@@ -470,6 +470,22 @@ def aliased(tree: ast.Module) -> Trees | None:
     return {MAIN: tree} if found else None
 
 
+def with_progress_bars(tree: ast.Module) -> ast.Module:
+    """Put a progress bar around the iterable of every loop."""
+    bars = fresh("from tqdm import tqdm")
+    for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For)]:
+        (shown,) = fresh("tqdm(ITEMS, desc='train')")
+        assert isinstance(shown, ast.Expr) and isinstance(shown.value, ast.Call)
+        shown.value.args = [loop.iter]
+        loop.iter = ast.copy_location(shown.value, loop.iter)
+    first = next((n for n, node in enumerate(tree.body) if isinstance(node, (ast.Import, ast.ImportFrom))), 0)
+    if any(isinstance(node, ast.For) for node in ast.walk(tree)):
+        # ``from __future__`` comes before every other import.
+        after = first + 1 if "__future__" in ast.unparse(tree.body[first]) else first
+        tree.body[after:after] = bars
+    return tree
+
+
 def same(rewrite: Callable[[ast.Module], ast.Module]) -> Variant:
     """Return a variant from a rewriting of the whole tree. The variant returns None if the tree does not change."""
 
@@ -503,6 +519,7 @@ VARIANTS: dict[str, Variant] = {
     "bound methods": same(rewriting(bound_methods)),
     "guarded by is not None": same(rewriting(guarded)),
     "tried": same(tried),
+    "progress bars": same(with_progress_bars),
 }
 
 #: Variants of two files. Only an analyzer that follows imports can check these equally.

@@ -6,7 +6,8 @@ import ast
 
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.containers import SequenceValue
-from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.definitions import Args, ExternalName, GeneratorValue, Keywords
+from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.value import Value, iterable_kind_of
 
 _BARS = (
@@ -20,14 +21,17 @@ _BARS = (
 )
 #: Progress bars over ``range``.
 _RANGES = tuple(f"tqdm.{name}trange" for name in ("", "std.", "auto.", "autonotebook.", "notebook."))
+#: Kinds of values with known items.
+_ITERABLES = (SequenceValue, GeneratorValue, ParamsValue)
 
 
 def _iterate_first(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Return the iterable of a progress bar, or None if only the loop shows what it yields."""
     iterable = args[0] if args else keywords.get("iterable")
-    if isinstance(iterable, SequenceValue) or (iterable is not None and iterable_kind_of(iterable)):
-        return iterable
-    return None
+    if iterable is None:
+        return None
+    is_known = isinstance(iterable, _ITERABLES) or bool(iterable_kind_of(iterable)) or iterable.microbatches
+    return iterable if is_known else None
 
 
 def _iterate_range(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
