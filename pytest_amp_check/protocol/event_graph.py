@@ -10,7 +10,7 @@ import copy
 
 from .events.event import Event, FieldValue, Guards
 from .fast_namedtuple import NamedTuple
-from .sites import Site
+from .sites import Call, Site
 from .tracked_objects import ObjectAttributes, TrackedObject
 
 TYPE_CHECKING = False
@@ -175,6 +175,8 @@ class ProgramTraining:
         self.scaled_modules: set[int] | None = None
         #: Those that only optimizers of unknown classes train. Such an optimizer may keep float32 copies.
         self.trained_by_unknown: set[int] = set()
+        #: Calls that run backward a loss of one module alone, as far as the code shows.
+        self.backwards_of_sole_modules: set[Call] = set()
         #: Some code runs the loss of unknown modules backward, and freezes modules.
         self.freezes_unknown = False
 

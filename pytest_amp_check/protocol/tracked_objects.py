@@ -48,6 +48,8 @@ class OptimizerAttributes:
     owns: frozenset[int] | None = None
     #: Modules whose parameters a constructor received that is not analyzed, or a function that groups them.
     given_modules: frozenset[int] = frozenset()
+    #: The code receives the optimizer from a caller.
+    is_received: bool = False
     #: Other optimizers that own some of the parameters.
     shares: set[int] | None = None
     #: Stands for several optimizers. None if it is one.

@@ -87,6 +87,8 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     trained = _with_submodules(program, (_owned_modules(bare) | _given_modules(known)) - frozen)
     # If the code chooses between a known optimizer and one that is not analyzed, the latter may keep float32 copies.
     unknown = [t for t in bare if not t.attributes.constructed]
+    if events[e.ModuleCast]:
+        _note_sole_modules(program, unknown)
     by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
     program.attributes.training.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     adapters = _adapters_of(program, _owned_modules(bare) | _given_modules(bare))
@@ -240,6 +242,26 @@ def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
 def _given_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     """Return the modules whose parameters the unanalyzed constructors of the optimizers received."""
     return frozenset().union(*(optimizer.attributes.given_modules for optimizer in optimizers))
+
+
+def _note_sole_modules(program: Program, optimizers: Iterable[TrackedObject]) -> None:
+    """Note the modules of optimizers that the code receives from a caller.
+
+    A function that runs one module forward and backward, and steps one optimizer, trains this module by it.
+    """
+    keys = {each.key for each in optimizers if each.attributes.is_received and not each.attributes.owns}
+    of_sole_modules = program.attributes.training.backwards_of_sole_modules
+    for graph in program.graphs if keys else ():
+        events = _EventsByKind([graph])
+        stepped = {event.object for event in (*events[e.Step], *events[e.ScalerStep])}
+        modules = {event.subject for event in events[e.Forward]}
+        trained = {
+            event.forward.subject if event.forward is not None and event.site.call_key in of_sole_modules else None
+            for event in events[e.Backward]
+        }
+        key, module = (next(iter(each)) if len(each) == 1 else None for each in (stepped, modules))
+        if key in keys and module is not None and trained == {module}:
+            program.objects[key].attributes.given_modules = frozenset({module})
 
 
 def _same_attributes(program: Program, modules: Iterable[int]) -> frozenset[int]:

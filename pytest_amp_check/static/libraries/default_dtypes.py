@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ...protocol.events import UNKNOWN
 from ...protocol.source_text import access_text
@@ -23,13 +24,38 @@ MAX_STEPS = 4
 
 
 def find_default_dtypes(interp: Interpreter, node: ast.expr | None) -> list[tuple[str, Formula]]:
-    """Return the low dtype that the default of a setting gives an expression, with the condition of the default."""
+    """Return the low dtype that the default of a setting gives an expression, with the condition of the default.
+
+    The dtype of an autocast region is a low one, whatever chooses it.
+    """
     default = None if node is None else _find_default(interp, node, MAX_STEPS)
     dtype = _dtype_of(default)
-    if node is None or not dtype or default is node:
+    if node is None or default is node:
+        return []
+    if not dtype and default is None and _is_dtype_of_region(interp, node):
+        dtype = "bfloat16"
+    if not dtype:
         return []
     text = f"{access_text(_setting_of(node)) or access_text(node)} is {dtype}"
     return [(dtype, interp.predicate_formula(("default dtype", text), text, frozenset()))]
+
+
+def _is_dtype_of_region(interp: Interpreter, node: ast.expr) -> bool:
+    """Return True if the code also gives an expression to autocast as the dtype."""
+    text, function = access_text(node), interp.state.frame.function
+    if not text or "autocast" not in interp.state.frame.module.identifiers:
+        return False
+    # The same name in another function may be another variable.
+    is_local = isinstance(node, ast.Name) and function is not None
+    calls = function.find_nodes(ast.Call) if is_local and function is not None else _calls_of_module(interp)
+    regions = [call for call in calls if last_name(call.func) == "autocast"]
+    given = [keywords_of(call).get("dtype") or (call.args[1] if len(call.args) > 1 else None) for call in regions]
+    text = text.removeprefix("self.")
+    return any(each is not None and access_text(each).removeprefix("self.") == text for each in given)
+
+
+def _calls_of_module(interp: Interpreter) -> Iterable[ast.Call]:
+    return find_nodes(interp.state.frame.module.tree, ast.Call)
 
 
 def find_default(interp: Interpreter, node: ast.expr) -> ast.expr | None:

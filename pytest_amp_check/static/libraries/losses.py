@@ -28,13 +28,13 @@ from ..interpreter.microbatches import SPLITTING_CALLS
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import Loop
 from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, region_device, unknown_tensor
-from ..interpreter.unanalyzed_code import has_gradient_input
+from ..interpreter.unanalyzed_code import has_gradient_input, is_criterion
 from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.definitions import Args, BoundMethod, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import NO_SCALE, TensorValue, tensors_in
-from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_provenance
+from ..interpreter.values.value import FORWARD, NONE, Const, UnknownValue, Value, join_provenance
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .dtype_choices import trace_origin
@@ -372,6 +372,9 @@ def run_backward(
         has_several_scalers=tensor.loss_scale.has_several_scalers,
     )
 
+    if _depends_on_sole_module(interp, tensor):
+        interp.program.attributes.training.backwards_of_sole_modules.add(interp.site_of(node).call_key)
+
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
         interp.emit(
             e.Backward,
@@ -406,6 +409,27 @@ def run_backward(
     )
     for listener in interp.handlers.backward_end_listeners:
         listener(interp, tensor, node)
+
+
+def _depends_on_sole_module(interp: Interpreter, tensor: TensorValue) -> bool:
+    """Return True if the function runs a single object that may be a module, except for a criterion."""
+    keys, function = tensor.forwards.module_keys, interp.state.frame.function
+    if keys is None or len(keys) != 1 or function is None:
+        return False
+    called: set[str] = set()
+    received = {each.arg for each in function.parameters()}
+    methods = function.cls.methods if function.cls is not None else {}
+    for call in function.find_nodes(ast.Call):
+        match call.func:
+            case ast.Name(id=name):
+                may_be_module = name in received
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                may_be_module = name not in methods
+            case _:
+                continue
+        if may_be_module and not is_criterion(name):
+            called.add(name)
+    return len(called) <= 1 and all(name == FORWARD or is_criterion(name) for name in tensor.provenance.callees)
 
 
 def _backward_names(node: ast.AST) -> dict[str, object]:

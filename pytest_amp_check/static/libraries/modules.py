@@ -434,7 +434,9 @@ def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
     call = asked.node
     nodes = [*call.args, *keywords_of(call).values()] if isinstance(call, ast.Call) else []
     for number, value in enumerate([*asked.args, *asked.keywords.values()]):
-        default = nodes[number] if number < len(nodes) and isinstance(value, UnknownValue) else None
+        # A setting may be imported from a package that is not analyzed.
+        is_open = isinstance(value, UnknownValue) or (isinstance(value, ExternalName) and not value.possible_dtypes)
+        default = nodes[number] if number < len(nodes) and is_open else None
         for dtype, condition in (find_low_dtypes([value]) or find_default_dtypes(interp, default))[:1]:
             # One finding is enough for a choice of several low dtypes.
             cast = partial(_cast_low, interp, asked.module, dtype, asked.node)

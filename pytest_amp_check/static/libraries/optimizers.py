@@ -79,6 +79,7 @@ def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, n
     sources = [value.key, *(value.item_origin or ())[:1]]
     given = interp.file_data(_GivenModules)
     used.attributes.given_modules = frozenset[int]().union(*(given.get(key, ()) for key in sources))
+    used.attributes.is_received = value.origin.is_from_outside and not value.origin.is_call_result
     return used
 
 

@@ -202,6 +202,14 @@ def _does_part_of_training(module: Module) -> bool:
     return _STATE_OF_TRAINING.search(strip_docstrings(module.text.encode())) is not None
 
 
+#: A region whose dtype a name holds.
+_REGION_DTYPE = re.compile(r"autocast\([^()\n]{0,80}\bdtype ?= ?[\w.]{0,60}dtype\b")
+
+
+def _names_dtype_of_region(module: Module) -> bool:
+    return "autocast" in module.identifiers and _REGION_DTYPE.search(module.text) is not None
+
+
 def _trains_itself(module: Module) -> bool:
     named = module.identifiers
     if named & TRAINING_NAMES or "scaler" in module.role_by_text.values():
@@ -237,8 +245,8 @@ def mark_relevant(
         # A test chooses the dtype of its own inputs.
         bits = {name: does & ~(_ROUNDS | _ZEROS) for name, does in bits.items()}
         plain_bits = dict(bits)
-    elif lows or "getattr(torch, " in module.text:
-        # A default of a parameter, of a class or of the module may be low.
+    elif lows or "getattr(torch, " in module.text or _names_dtype_of_region(module):
+        # A default of a parameter, of a class or of the module may be low, and the dtype of a region is.
         bits.update(
             (name, bits.get(name, 0) | _CHOOSES) for name in module.identifiers if name.lower().endswith("dtype")
         )

@@ -20,6 +20,8 @@ CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
 #: Methods that cast or move modules, and also tensors.
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
+#: Methods that cast or move, and return the object.
+_MOVES = CAST_METHODS | {"cuda", "cpu"}
 #: Methods of modules. Optimizers have ``zero_grad``, too.
 _OF_MODULES = frozenset({"parameters", "named_parameters", "zero_grad"})
 #: Methods that set the mode of a module. Schedule-free optimizers have them, too.
@@ -39,9 +41,17 @@ def _alternatives(value: ast.expr) -> list[ast.expr]:
 
 def _without_casts(value: ast.expr) -> ast.expr:
     """Return the object that an expression casts or moves: ``net`` for ``net.to(device).half()``."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in CAST_METHODS:
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
         value = value.func.value
     return value
+
+
+def _is_low_cast(node: ast.Call) -> bool:
+    """Return True for a cast to a low dtype, or to one that a name holds: ``half()``, ``to(dtype)``."""
+    if tail_name(node.func) in ("half", "bfloat16"):
+        return True
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return any(tail_name(each) in ("float16", "half", "bfloat16") or "dtype" in tail_name(each) for each in given)
 
 
 def _makes_scaler(value: ast.expr) -> bool:
@@ -54,7 +64,9 @@ class RoleCollector:
 
     __slots__ = (
         "_alias_by_text",
+        "_called_texts",
         "_cast_texts",
+        "_low_cast_texts",
         "_maker_by_text",
         "_members_by_text",
         "_scaler_texts",
@@ -70,6 +82,9 @@ class RoleCollector:
         self._step_targets: dict[str, set[str]] = {}
         #: Expressions that code casts or moves, and attributes that have a local name, with that name.
         self._cast_texts: set[str] = set()
+        self._low_cast_texts: set[str] = set()
+        #: Names, and attributes of names, that code calls.
+        self._called_texts: set[str] = set()
         self._alias_by_text: dict[str, str] = {}
         #: Expressions that a method of an object returns, with this object.
         self._maker_by_text: dict[str, str] = {}
@@ -101,11 +116,17 @@ class RoleCollector:
         func = node.func
         self._note_wrapper(node)
         if not isinstance(func, ast.Attribute):
+            if isinstance(func, ast.Name):
+                self._called_texts.add(func.id)
             return
+        if isinstance(func.value, ast.Name):
+            self._called_texts.add(f"{func.value.id}.{func.attr}")
         if func.attr in CAST_METHODS:
-            cast = find_access_path(func.value)
+            cast = find_access_path(_without_casts(func.value))
             if cast is not None:
                 self._cast_texts.add(cast)
+                if _is_low_cast(node):
+                    self._low_cast_texts.add(cast)
         if func.attr in ("unscale_", "step") and node.args:
             owner, argument = find_access_path(func.value), find_access_path(node.args[0])
             if owner is not None and argument is not None:
@@ -139,7 +160,8 @@ class RoleCollector:
         scales or updates is a scaler too.
 
         An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped or zeroed and has the usual name.
-        A module has parameters, or it is cast and returns an optimizer. An object that runs backward and has a method
+        A module has parameters, or it is cast and returns an optimizer, or it is called and cast to a dtype that may be
+        low, beside an optimizer. An object that runs backward and has a method
         of only one framework is the engine of that framework. An object with "scaler" in its name that is called with
         an optimizer has the role of timm's scaler. An optimizer with the name by which a framework passes its wrapper
         is an engine of the framework.
@@ -182,6 +204,12 @@ class RoleCollector:
             # `model = pipeline.model` names the object of `pipeline.model.to(...)`; `self.net = net.half()` casts it.
             if roles.get(self._alias_by_text[text]) == "module":
                 roles.setdefault(text, "module")
+        for text in self._low_cast_texts if "optimizer" in roles.values() else ():
+            # A tensor is not called: `self.net = net.half()`, and `self.net(x)` elsewhere.
+            name = self._alias_by_text.get(text, text)
+            if not self._called_texts.isdisjoint((text, name)):
+                for each in (text, name):
+                    roles.setdefault(each, "module")
         for made, text in self._maker_by_text.items():
             # `optimizer = model.configure_optimizers(lr)`
             if text in self._cast_texts and roles.get(made) == "optimizer":
