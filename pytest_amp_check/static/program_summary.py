@@ -89,6 +89,7 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     unknown = [t for t in bare if not t.attributes.constructed]
     if events[e.ModuleCast]:
         _note_sole_modules(program, unknown)
+        _note_modules_of_classes(program, unknown, events)
     by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
     program.attributes.training.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     adapters = _adapters_of(program, _owned_modules(bare) | _given_modules(bare))
@@ -262,6 +263,38 @@ def _note_sole_modules(program: Program, optimizers: Iterable[TrackedObject]) ->
         key, module = (next(iter(each)) if len(each) == 1 else None for each in (stepped, modules))
         if key in keys and module is not None and trained == {module}:
             program.objects[key].attributes.given_modules = frozenset({module})
+
+
+def _note_modules_of_classes(program: Program, optimizers: Iterable[TrackedObject], events: _EventsByKind) -> None:
+    """Note the modules of optimizers that a class receives, and steps in a method of its own.
+
+    The methods of an engine do the parts of a training step one at a time, and the constructor casts its only module.
+    """
+    keys = {each.key for each in optimizers if each.attributes.is_received and not each.attributes.owns}
+    for key in keys:
+        classes = {
+            _class_of_site(event.site) for event in (*events[e.Step], *events[e.ScalerStep]) if event.object == key
+        }
+        owner = classes.pop() if len(classes) == 1 else None
+        if owner is None:
+            continue
+        modules, casts, stepped = (
+            {getattr(event, name) for kind in kinds for event in events[kind] if _class_of_site(event.site) == owner}
+            for name, kinds in (
+                ("subject", (e.Forward,)),
+                ("subject", (e.ModuleCast,)),
+                ("object", (e.Step, e.ScalerStep)),
+            )
+        )
+        runs = any(_class_of_site(event.site) == owner for event in events[e.Backward])
+        if runs and stepped == {key} and len(casts) == 1 and modules <= casts:
+            program.objects[key].attributes.given_modules |= frozenset(casts)
+
+
+def _class_of_site(site: Site) -> tuple[str, str] | None:
+    """Return the file and the class of a method, None for another location."""
+    name, dot, _ = site.function.rpartition(".")
+    return (site.path, name) if dot else None
 
 
 def _same_attributes(program: Program, modules: Iterable[int]) -> frozenset[int]:

@@ -109,3 +109,41 @@ def train(model, optimizer, loader):
         optimizer.zero_grad()
 """
     assert low_weights(text) == []
+
+
+METHODS = """\
+import torch
+
+class Engine:
+    def __init__(self, model, optimizer, teacher):
+        self.module = {cast}
+        self.optimizer = optimizer
+        {more}
+
+    def forward(self, x):
+        return self.module(x)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        {step}
+        self.optimizer.zero_grad()
+"""
+STEP = "self.optimizer.step()"
+
+
+@pytest.mark.parametrize(
+    ("cast", "more", "step", "is_found"),
+    [
+        ("model.half()", "pass", STEP, True),
+        ("model.to('cuda').to(torch.bfloat16)", "pass", STEP, True),
+        ("model.to('cuda')", "pass", STEP, False),
+        ("model.float()", "pass", STEP, False),
+        ("model.half()", "pass", "pass", False),
+        ("model.half()", "self.teacher = teacher.half()", STEP + "\n        self.teacher(1)", False),
+    ],
+)
+def test_an_engine_whose_methods_do_a_part_of_a_step_each(cast: str, more: str, step: str, is_found: bool) -> None:
+    text = METHODS.format(cast=cast, more=more, step=step)
+    assert low_weights(text) == [f"self.module = {cast}"] * is_found

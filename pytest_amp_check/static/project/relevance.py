@@ -304,9 +304,7 @@ def mark_relevant(
         and (method.name == "__init__" or does[method] & _OTHER_FILE or _uses_parameters(method, cls))
     }
     cast_and_train = {
-        method.cls
-        for method in casting_methods
-        if method.cls is not None and any(_trains_model(does[each], each) for each in method.cls.methods.values())
+        method.cls for method in casting_methods if method.cls is not None and _has_training_step(method.cls, does)
     }
     # A file that trains nothing passes its optimizer to other files that train and save.
     connects = not _trains_itself(module)
@@ -320,7 +318,12 @@ def mark_relevant(
         )
         shares_scaler = function.cls in scaling and bool(part)
         function.has_scaler_siblings = shares_scaler or (
-            function.cls in cast_and_train and (function in casting_methods or _trains_model(does[function], function))
+            function.cls in cast_and_train
+            and (
+                function in casting_methods
+                or bool(does[function] & _TRAINING_STEP)
+                or function.name == "configure_optimizers"
+            )
         )
         function.is_weight_entry_point = (function.is_entry_point or function.has_scaler_siblings) and not (
             connecting
@@ -346,9 +349,12 @@ def _makes_integers(names: frozenset[str] | set[str]) -> bool:
     return "sum" in names and not names.isdisjoint(("long", "int64", "int", "int32"))
 
 
-def _trains_model(does: int, function: Function) -> bool:
-    """Return True if a function does a training step, or makes the optimizer for the one of Lightning."""
-    return does & _TRAINING_STEP == _TRAINING_STEP or function.name == "configure_optimizers"
+def _has_training_step(cls: Class, does: dict[Function, int]) -> bool:
+    """Return True if methods of a class do a training step together, or make the optimizer for the one of Lightning."""
+    parts = 0
+    for method in cls.methods.values():
+        parts |= does[method]
+    return parts & _TRAINING_STEP == _TRAINING_STEP or "configure_optimizers" in cls.methods
 
 
 def _uses_parameters(method: Function, cls: Class) -> bool:
