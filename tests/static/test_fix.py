@@ -937,6 +937,7 @@ def test_an_import_that_means_more_stays(source: str) -> None:
         ("x = 1  # amp: ignore[AMP201] it was tuned", "x = 1"),
         ("x = 1  # amp: ignore[AMP201]  # type: ignore", "x = 1  # type: ignore"),
         ("# amp: ignore[AMP201]\nx = 1", "x = 1"),
+        (" \\\n# amp: ignore[AMP201]\nx = 1", " \\\n\nx = 1"),
         ("x = 1  # noqa: AMP201, E501", "x = 1  # noqa: AMP201, E501"),
     ],
 )

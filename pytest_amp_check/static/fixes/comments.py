@@ -35,6 +35,8 @@ def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
     if other is not None:
         return "Remove this comment", [Edit(site.line, site.column, site.line, site.end_column + other.end() - 1, "")]
     before = row[: site.column].rstrip()
-    if not before:
+    # After a backslash, the next line would continue the line before.
+    is_continuation = site.line > 1 and layout.lines[site.line - 2].rstrip("\r\n").endswith("\\")
+    if not (before or is_continuation):
         return "Remove this comment", [layout.remove_lines(site.line, site.line)]
     return "Remove this comment", [Edit(site.line, len(before), site.line, len(row), "")]
