@@ -83,8 +83,10 @@ class OptimizerListener(Listener):
         self._nonfinite.begin_step(optimizer)
         tracked = self.registry.track_optimizer(optimizer)
         site = self.sites.current_site()
+        # A hook may step before the end of the backward shows that the backward reached the optimizer.
         if not self.recording.backward_depth:
             self._gradients.check_gradients(tracked)
+            self._gradients.note_written_gradients(tracked, site)
         tracked.name = self.stepped_by_disabled_scaler or text_of_optimizer(site, Role.RECEIVER)
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
@@ -94,7 +96,6 @@ class OptimizerListener(Listener):
         if scaler is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
-        self._gradients.note_written_gradients(tracked, site)
         self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
             if self._construction.has_disabled_scales:
