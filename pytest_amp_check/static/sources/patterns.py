@@ -339,13 +339,17 @@ _PROTOCOL_WORDS = (
     b"optim",
 )
 
+#: The gradient of a parameter, but no call of ``torch.autograd.grad``.
+_GRADIENT = rb"\.grad\b(?!\()"
 #: Words of all classes that train.
 _TRAINING_WORDS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
 
 
 def may_affect_importer(data: bytes) -> bool:
     """Return True if code may affect the protocol of a file that imports the code."""
-    return any(word in data for word in _PROTOCOL_WORDS)
+    if any(word in data for word in _PROTOCOL_WORDS):
+        return True
+    return b".grad" in data and re.search(_GRADIENT, data) is not None
 
 
 def may_do_training(data: bytes) -> bool:
