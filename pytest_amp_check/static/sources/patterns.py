@@ -337,8 +337,13 @@ _PROTOCOL_WORDS = (
     b".save(",
     b"register_hook(",
     b"optim",
+    b".state_dict(",
+    b"named_parameters(",
+    b".parameters(",
 )
 
+#: A counter that is compared with the end of a window, as in ``i % self.every == 0``.
+_COUNTS = rb"[\w)\]] ?% ?[\w.]{1,40}\)? ?(?:[=!]=|$)|\bnot [\w.]{1,40} ?% ?[\w.]"
 #: The gradient of a parameter, but no call of ``torch.autograd.grad``.
 _GRADIENT = rb"\.grad\b(?!\()"
 #: Words of all classes that train.
@@ -349,7 +354,9 @@ def may_affect_importer(data: bytes) -> bool:
     """Return True if code may affect the protocol of a file that imports the code."""
     if any(word in data for word in _PROTOCOL_WORDS):
         return True
-    return b".grad" in data and re.search(_GRADIENT, data) is not None
+    if b".grad" in data and re.search(_GRADIENT, data) is not None:
+        return True
+    return b"%" in data and re.search(_COUNTS, data) is not None
 
 
 def may_do_training(data: bytes) -> bool:
