@@ -147,3 +147,23 @@ STEP = "self.optimizer.step()"
 def test_an_engine_whose_methods_do_a_part_of_a_step_each(cast: str, more: str, step: str, is_found: bool) -> None:
     text = METHODS.format(cast=cast, more=more, step=step)
     assert low_weights(text) == [f"self.module = {cast}"] * is_found
+
+
+def test_a_model_that_configure_optimizers_trains_has_no_scaler_of_its_own() -> None:
+    text = """\
+import torch
+import lightning as L
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 8).half()
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.net.parameters(), lr=1e-4)
+"""
+    # GradScaler would refuse these gradients, which is another message.
+    assert [(each.line, each.label) for each in check_source(text)] == [(7, "cast:trained")]
