@@ -354,7 +354,8 @@ def may_affect_importer(data: bytes) -> bool:
     """Return True if code may affect the protocol of a file that imports the code."""
     if any(word in data for word in _PROTOCOL_WORDS):
         return True
-    if b".grad" in data and re.search(_GRADIENT, data) is not None:
+    # An optimizer reads the gradients that its step uses.
+    if b".grad" in data and b"def step(" not in data and re.search(_GRADIENT, data) is not None:
         return True
     return b"%" in data and re.search(_COUNTS, data) is not None
 
