@@ -365,6 +365,8 @@ def test_edits_of_parts_of_a_text_are_followed(tmp_path: Path) -> None:
     """Positions count UTF-16 code units, and each edit applies to the result of the previous edits."""
     with Editor(tmp_path) as editor:
         assert editor.capabilities.text_document_sync is not None
+        assert editor.server_info is not None
+        assert editor.server_info.name == "amp-check"
         address = editor.open(tmp_path / "train.py", BAD)
         assert editor.places(address) == [CLIP]
         start = BAD.splitlines()[11].index("nn.utils") + 1

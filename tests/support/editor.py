@@ -92,7 +92,8 @@ class Editor:
             workspace_folders=folders,
             root_uri=folders[0].uri if folders else None,
         )
-        self.capabilities = (await self.client.initialize_async(asked)).capabilities
+        answer = await self.client.initialize_async(asked)
+        self.capabilities, self.server_info = answer.capabilities, answer.server_info
         self.client.initialized(types.InitializedParams())
 
     async def _end(self) -> None:
