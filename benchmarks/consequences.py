@@ -179,31 +179,25 @@ def unsynced(wrong: bool) -> Figures:
 
 
 def _unsynced(rank: int, wrong: bool) -> torch.Tensor:
-    model = nn.parallel.DistributedDataParallel(_stack())
-    optimizer = _sgd(model, 0.1)
-    torch.manual_seed(rank)
-    for number in range(40):
-        last = number % 4 == 3
-        model.require_backward_grad_sync = last != wrong
-        loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
-        loss.backward()  # type: ignore[no-untyped-call]
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
+    return _train_in_windows(rank, lambda last: last != wrong)
 
 
 def _set_late(rank: int, wrong: bool) -> torch.Tensor:
+    return _train_in_windows(rank, bool, late=wrong)
+
+
+def _train_in_windows(rank: int, syncs: Callable[[bool], bool], *, late: bool = False) -> torch.Tensor:
+    """Return the parameters of a process. ``late`` sets DDP's flag after the forward."""
     model = nn.parallel.DistributedDataParallel(_stack())
     optimizer = _sgd(model, 0.1)
     torch.manual_seed(rank)
     for number in range(40):
         last = number % 4 == 3
-        if not wrong:
-            model.require_backward_grad_sync = last
+        if not late:
+            model.require_backward_grad_sync = syncs(last)
         loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
-        if wrong:
-            model.require_backward_grad_sync = last
+        if late:
+            model.require_backward_grad_sync = syncs(last)
         loss.backward()  # type: ignore[no-untyped-call]
         if last:
             optimizer.step()

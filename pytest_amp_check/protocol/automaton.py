@@ -388,8 +388,8 @@ FIRST: dict[str, tuple[Transition, ...]] = {
 _WINDOW = (Transition("step@undivided", guard=_is_undivided), Transition("step@apart", PENDING, guard=_is_no_sync))
 #: No gradients are left for the step, in any stage.
 _DISCARDED = Transition("step@discarded", _IS_CLEAN, guard=_is_discarded)
+_PLAIN_DISCARDED = _DISCARDED._replace(label="plain-step@discarded")
 #: Additional violations of inputs that end a window.
-_PLAIN_DISCARDED = Transition("plain-step@discarded", _IS_CLEAN, guard=_is_discarded)
 ENDS: dict[str, tuple[Transition, ...]] = {
     UNSCALE: (_DISCARDED,),
     SCALER_STEP: (_DISCARDED, *_WINDOW),

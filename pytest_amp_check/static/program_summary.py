@@ -88,8 +88,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
     # If the code chooses between a known optimizer and one that is not analyzed, the latter may keep float32 copies.
     unknown = [t for t in bare if not t.attributes.constructed]
     if events[e.ModuleCast]:
-        _note_sole_modules(program, unknown)
-        _note_modules_of_classes(program, unknown, events)
+        received = [t for t in unknown if t.attributes.is_received and not t.attributes.owns]
+        _note_sole_modules(program, received)
+        _note_modules_of_classes(received, events)
     by_unknown = _with_submodules(program, _given_modules(unknown) - frozen)
     program.attributes.training.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
     adapters = _adapters_of(program, _owned_modules(bare) | _given_modules(bare))
@@ -245,14 +246,13 @@ def _given_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     return frozenset().union(*(optimizer.attributes.given_modules for optimizer in optimizers))
 
 
-def _note_sole_modules(program: Program, optimizers: Iterable[TrackedObject]) -> None:
+def _note_sole_modules(program: Program, received: list[TrackedObject]) -> None:
     """Note the modules of optimizers that the code receives from a caller.
 
     A function that runs one module forward and backward, and steps one optimizer, trains this module by it.
     """
-    keys = {each.key for each in optimizers if each.attributes.is_received and not each.attributes.owns}
     of_sole_modules = program.attributes.training.backwards_of_sole_modules
-    for graph in program.graphs if keys else ():
+    for graph in program.graphs if received else ():
         events = _EventsByKind([graph])
         stepped = {event.object for event in (*events[e.Step], *events[e.ScalerStep])}
         modules = {event.subject for event in events[e.Forward]}
@@ -260,35 +260,30 @@ def _note_sole_modules(program: Program, optimizers: Iterable[TrackedObject]) ->
             event.forward.subject if event.forward is not None and event.site.call_key in of_sole_modules else None
             for event in events[e.Backward]
         }
-        key, module = (next(iter(each)) if len(each) == 1 else None for each in (stepped, modules))
-        if key in keys and module is not None and trained == {module}:
-            program.objects[key].attributes.given_modules = frozenset({module})
+        known = frozenset(key for key in trained if key is not None)
+        if len(modules) == 1 and known and trained == modules:
+            for optimizer in received:
+                if stepped == {optimizer.key}:
+                    optimizer.attributes.given_modules = known
 
 
-def _note_modules_of_classes(program: Program, optimizers: Iterable[TrackedObject], events: _EventsByKind) -> None:
+def _note_modules_of_classes(received: list[TrackedObject], events: _EventsByKind) -> None:
     """Note the modules of optimizers that a class receives, and steps in a method of its own.
 
     The methods of an engine do the parts of a training step one at a time, and the constructor casts its only module.
     """
-    keys = {each.key for each in optimizers if each.attributes.is_received and not each.attributes.owns}
-    for key in keys:
-        classes = {
-            _class_of_site(event.site) for event in (*events[e.Step], *events[e.ScalerStep]) if event.object == key
-        }
+    steps = [*events[e.Step], *events[e.ScalerStep]]
+    for optimizer in received:
+        classes = {_class_of_site(event.site) for event in steps if event.object == optimizer.key}
         owner = classes.pop() if len(classes) == 1 else None
         if owner is None:
             continue
-        modules, casts, stepped = (
-            {getattr(event, name) for kind in kinds for event in events[kind] if _class_of_site(event.site) == owner}
-            for name, kinds in (
-                ("subject", (e.Forward,)),
-                ("subject", (e.ModuleCast,)),
-                ("object", (e.Step, e.ScalerStep)),
-            )
-        )
-        runs = any(_class_of_site(event.site) == owner for event in events[e.Backward])
-        if runs and stepped == {key} and len(casts) == 1 and modules <= casts:
-            program.objects[key].attributes.given_modules |= frozenset(casts)
+        stepped = {event.object for event in steps if _class_of_site(event.site) == owner}
+        modules = {event.subject for event in events[e.Forward] if _class_of_site(event.site) == owner}
+        casts = {event.subject for event in events[e.ModuleCast] if _class_of_site(event.site) == owner}
+        runs_backward = any(_class_of_site(event.site) == owner for event in events[e.Backward])
+        if runs_backward and stepped == {optimizer.key} and len(casts) == 1 and modules <= casts:
+            optimizer.attributes.given_modules |= frozenset(key for key in casts if key is not None)
 
 
 def _class_of_site(site: Site) -> tuple[str, str] | None:

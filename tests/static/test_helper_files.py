@@ -53,6 +53,12 @@ def test_a_helper_that_gets_unscaled_gradients(helper: str, tmp_path: Path) -> N
     assert codes(tmp_path, helper, "scaler.unscale_(optimizer)") == []
 
 
+def test_a_helper_beside_an_optimizer_of_the_project(tmp_path: Path) -> None:
+    step = "    def step(self):\n        for p in self.params:\n            p.add_(p.grad)"
+    beside = f"\n\n\nclass Own(torch.optim.Optimizer):\n{step}"
+    assert codes(tmp_path, "p.grad.div_(scale)" + beside.replace("torch.optim.", ""), "pass") == ["AMP210"]
+
+
 def test_a_helper_that_computes_gradients_of_its_own(tmp_path: Path) -> None:
     assert codes(tmp_path, "print(torch.autograd.grad(p.sum(), p))", "pass") == []
 

@@ -52,13 +52,13 @@ def test_a_flag_between_forward_and_backward_is_late(flag: str) -> None:
     "body",
     [
         FLAG + FORWARD + BACKWARD,
-        FORWARD + BACKWARD + FLAG,
+        FORWARD + BACKWARD + FLAG.replace("m ==", "m + 1 =="),
         FLAG + FORWARD + PLAIN_FLAG + BACKWARD,
         FORWARD + ON + BACKWARD,
         FORWARD + FLAG.replace("model.", "other.") + BACKWARD,
         FORWARD.replace("model(x)", "other(x)") + FLAG + BACKWARD,
     ],
-    ids=["before", "after the backward", "twice", "always on", "of another model", "forward of another model"],
+    ids=["before", "for the next micro-batch", "twice", "always on", "of another model", "forward of another model"],
 )
 def test_other_flags_are_right(body: str) -> None:
     assert flags(body) == []

@@ -237,7 +237,8 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
         if given_up or event.may_be_refilled:
-            # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
+            # The next step intentionally finds no gradients, and only ends the iteration for the scaler. Or it finds
+            # gradients that unanalyzed code writes back.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()
 

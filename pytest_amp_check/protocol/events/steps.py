@@ -70,7 +70,7 @@ class ZeroGrad(OwnedEvent):
         has_optimizer=True,
         establishes_optimizer=True,
         has_loops=True,
-        deciding_fields=("owners", "rescue"),
+        deciding_fields=("owners", "rescue", "may_be_refilled"),
     )
 
     #: In an exception handler, or intentionally discarded in a run.

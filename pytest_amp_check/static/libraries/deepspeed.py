@@ -30,6 +30,7 @@ _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 _STEPS = "gradient_accumulation_steps"
 #: Method of an engine that says whether its next step ends a window.
 _BOUNDARY = "is_gradient_accumulation_boundary"
+#: Word of modules that use DeepSpeed, and of flags that choose it.
 _NAME = frameworks.DEEP_SPEED
 _TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
 

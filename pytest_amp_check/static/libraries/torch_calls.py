@@ -176,13 +176,13 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     states = call_state_function(interp, name, given, node)
     if states is not None:
         return states
-    passed = find_passed_iterable(args)
-    if passed is not None:
-        return passed
     harmless = name.startswith(HARMLESS)
     about = effects_of_name(name)
     if not harmless:
         escape(interp, given, node, about)
+    passed = find_passed_iterable(args)
+    if passed is not None:
+        return passed
     writes = name.startswith(WRITERS) and "save" in name.rpartition(".")[2]
     if (not harmless or writes) and not is_assert_name(name):
         check_saved_states(interp, given, node)

@@ -203,7 +203,7 @@ def _does_part_of_training(module: Module) -> bool:
 
 
 #: A region whose dtype a name holds.
-_REGION_DTYPE = re.compile(r"autocast\([^()\n]{0,80}\bdtype ?= ?[\w.]{0,60}dtype\b")
+_REGION_DTYPE = re.compile(r"autocast\([^\n]{0,80}\bdtype ?= ?[\w.]{0,60}dtype\b")
 
 
 def _names_dtype_of_region(module: Module) -> bool:

@@ -80,11 +80,12 @@ class RoleCollector:
         self._wrapper_arguments: dict[str, set[str]] = {}
         self._scaler_texts: set[str] = set()
         self._step_targets: dict[str, set[str]] = {}
-        #: Expressions that code casts or moves, and attributes that have a local name, with that name.
+        #: Expressions that code casts or moves, and those that it casts to a dtype that may be low.
         self._cast_texts: set[str] = set()
         self._low_cast_texts: set[str] = set()
         #: Names, and attributes of names, that code calls.
         self._called_texts: set[str] = set()
+        #: Attributes that have a local name, with that name.
         self._alias_by_text: dict[str, str] = {}
         #: Expressions that a method of an object returns, with this object.
         self._maker_by_text: dict[str, str] = {}
@@ -161,10 +162,9 @@ class RoleCollector:
 
         An optimizer is stepped by a scaler, is both stepped and zeroed, or is stepped or zeroed and has the usual name.
         A module has parameters, or it is cast and returns an optimizer, or it is called and cast to a dtype that may be
-        low, beside an optimizer. An object that runs backward and has a method
-        of only one framework is the engine of that framework. An object with "scaler" in its name that is called with
-        an optimizer has the role of timm's scaler. An optimizer with the name by which a framework passes its wrapper
-        is an engine of the framework.
+        low, beside an optimizer. An object that runs backward and has a method of only one framework is the engine of
+        that framework. An object with "scaler" in its name that is called with an optimizer has the role of timm's
+        scaler. An optimizer with the name by which a framework passes its wrapper is an engine of the framework.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():

@@ -338,8 +338,7 @@ _PROTOCOL_WORDS = (
     b"register_hook(",
     b"optim",
     b".state_dict(",
-    b"named_parameters(",
-    b".parameters(",
+    b"parameters(",
 )
 
 #: A counter that is compared with the end of a window, as in ``i % self.every == 0``.
@@ -354,10 +353,14 @@ def may_affect_importer(data: bytes) -> bool:
     """Return True if code may affect the protocol of a file that imports the code."""
     if any(word in data for word in _PROTOCOL_WORDS):
         return True
-    # An optimizer reads the gradients that its step uses.
-    if b".grad" in data and b"def step(" not in data and re.search(_GRADIENT, data) is not None:
+    if b".grad" in data and any(map(_uses_gradients, re.split(_START_OF_DEFINITION, data))):
         return True
     return b"%" in data and re.search(_COUNTS, data) is not None
+
+
+def _uses_gradients(data: bytes) -> bool:
+    """Return True if a definition uses gradients of parameters. An optimizer does so in its own step."""
+    return b"def step(" not in data and re.search(_GRADIENT, data) is not None
 
 
 def may_do_training(data: bytes) -> bool:
