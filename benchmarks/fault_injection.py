@@ -201,7 +201,9 @@ def _struck(folder: Path, argv: Sequence[str], name: str, seconds: float) -> tup
 def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, script: bool) -> None:
     number = getattr(signal, name)
     outcome.expect(is_quiet(done), f"{what}: {done.err[-300:]!r}")
-    if done.code == whole.code:
+    if name == "SIGINT" and not done.out and _ended_in_startup(done.err):
+        outcome.seen["met Python or the script"] += 1
+    elif done.code == whole.code:
         outcome.seen["came too late"] += 1
         outcome.expect(done.out == whole.out or script, f"{what}: it ended as usual, and said something else")
     elif name == "SIGKILL":
@@ -216,6 +218,12 @@ def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, s
     else:
         said = LINES.get(done.code) == done.err or (script and "KeyboardInterrupt" in done.err)
         outcome.expect(done.code == 128 + number and said, f"{what}: it ended with {done.code} and {done.err[-200:]!r}")
+
+
+def _ended_in_startup(err: str) -> bool:
+    """Return True if Python was interrupted while it loaded its own modules. It exits with 1, as with findings."""
+    own = ("Could not import runpy module\n", "Fatal Python error: init_")
+    return err.startswith(own) and err.rstrip().endswith("KeyboardInterrupt")
 
 
 # Missing resources.

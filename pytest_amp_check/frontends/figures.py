@@ -174,8 +174,8 @@ def _describe_skip(step: Mapping[str, Any], title: str) -> str:
         if after is not None
         else ""
     )
-    cause = "inf or NaN in the gradient" if step["found_inf"] else "skipped"
-    return f"{_add_run_name(title, step['optimizer'] + ' skipped')}: {cause}{change}, {step['site']}"
+    name = _add_run_name(title, step["optimizer"] + " skipped")
+    return f"{name}: inf or NaN in the gradient{change}, {step['site']}"
 
 
 def _find_ys(data: list[Figure]) -> list[float]:

@@ -228,6 +228,16 @@ def test_the_modules_that_come_nearest_to_the_end_of_float16() -> None:
     ]
 
 
+def test_only_values_beyond_float16_are_errors() -> None:
+    outputs = {"beyond": 65505.0, "largest": 65504.0, "below": 65503.0}
+    _, _, *rows = charts.render_charts(run(headroom={"outputs": outputs, "products": {}}), 80, "utf-8")
+    assert [(row[2][0], row[1][1]) for row in rows] == [
+        ("beyond", "error"),
+        ("largest", "warning"),
+        ("below", "warning"),
+    ]
+
+
 def test_a_headroom_of_six_powers_of_two_is_nothing_to_tell() -> None:
     assert drawn(run(headroom={"outputs": {"a": 1023.0}, "products": {}}))[1:] == []
     assert len(drawn(run(headroom={"outputs": {"a": 1024.0}, "products": {}}))[1:]) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check.frontends.server.documents import count_characters, count_units
+from pytest_amp_check.frontends.source_lines import SourceLines
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,13 @@ def test_only_characters_above_ffff_have_two_units(line: str, units: int, charac
 @pytest.mark.parametrize(("line", "column", "units"), [("\uffffbc", 1, 1), ("\U00010000bc", 1, 2), ("abc", 3, 3)])
 def test_units_of_a_column(line: str, column: int, units: int) -> None:
     assert count_units(line, column) == units
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "old mac"])
+def test_lines_of_a_text_in_an_editor(end: str) -> None:
+    lines = SourceLines({"train.py": end.join(["first", "second\f", "", "fourth"])})
+    shown = [lines.find_line("train.py", number) for number in range(6)]
+    assert shown == [None, "first", "second\f", "", "fourth", None]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "old mac"])

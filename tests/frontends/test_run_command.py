@@ -156,6 +156,26 @@ def test_a_traceback_is_the_scripts_own_and_the_findings_follow(folder: Path) ->
     assert "AMP201" in done.stdout
 
 
+def test_a_function_of_the_script_is_shown_whatever_its_name_is(folder: Path) -> None:
+    """Frames called ``redispatch`` are hidden only below emulated operators."""
+    body = """\
+def redispatch():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        raise ValueError from error
+redispatch()
+"""
+    (folder / "train.py").write_text(body, encoding="utf-8")
+    done = run("train.py", folder=folder)
+    assert done.returncode == 1
+    assert [line.split(", ", 1)[1] for line in done.stderr.splitlines() if line.startswith("  File ")] == [
+        "line 3, in redispatch",
+        "line 6, in <module>",
+        "line 5, in redispatch",
+    ]
+
+
 ENDED = """\
 import torch
 from torch import nn

@@ -206,6 +206,13 @@ def test_a_null_byte_in_a_file_of_arguments() -> None:
     assert amp_check("@arguments") == (2, "", [expected])
 
 
+def test_a_file_of_arguments_in_another_encoding() -> None:
+    """Redirected output of PowerShell 5 is UTF-16."""
+    Path("arguments").write_text("train.py\n", encoding="utf-16")
+    expected = "amp-check: error: @arguments: the arguments cannot be read: save them as text in UTF-8"
+    assert amp_check("@arguments") == (2, "", [expected])
+
+
 @pytest.mark.parametrize(
     "setting",
     [

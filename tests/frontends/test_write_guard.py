@@ -157,6 +157,17 @@ def test_a_cache_lies_where_the_project_does_or_where_it_is_named() -> None:
     assert os.path.exists("../elsewhere/CACHEDIR.TAG")
 
 
+def test_a_report_lies_where_the_project_does_or_where_it_is_named() -> None:
+    configuration('report = "../elsewhere.html"')
+    code, out, err = amp_check(".")
+    assert (code, out) == (2, "")
+    assert err[0].startswith(
+        f"amp-check: error: the report would be written to {os.path.realpath('../elsewhere.html')}, outside of "
+    )
+    assert err[0].endswith(": name that place by --report")
+    assert not os.path.exists("../elsewhere.html")
+
+
 def test_the_cache_that_a_repository_brings_as_a_link_is_not_used() -> None:
     Path("../empty").mkdir()
     Path(".amp_check_cache").symlink_to("../empty")
