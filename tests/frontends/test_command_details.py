@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -330,6 +332,16 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
         'class="help"><span class="t-dim">  more: </span><span class="t-command">amp-check explain AMP201</span>'
         in page
     )
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.py").write_text(BAD)
+    code, out, err = amp_check(capsys, "check", "--report", "a.py/found.html", "a.py")
+    assert code == 2
+    assert "AMP201" in out
+    path = os.path.abspath("a.py/found.html")
+    problem = f"the report cannot be written to {path}: {os.strerror(errno.EEXIST)}: name another file"
+    assert err == f"amp-check: error: {problem}\n"
 
 
 # Targets of written fixes.

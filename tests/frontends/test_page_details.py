@@ -777,6 +777,23 @@ def test_only_the_overview_is_shown_at_first() -> None:
     ]
 
 
+def test_runs_without_a_scaler_have_no_final_scale() -> None:
+    source = html.render_report([bare_run(scale_history=[], steps=0), bare_run(scale_history=[], steps=0)])
+    overview = source[: source.index('<section id="run-1"')]
+    assert "<dt>Final loss scale</dt><dd>none<small>no GradScaler was used</small></dd>" in overview
+
+
+def test_a_large_tree_of_modules_is_open_at_the_first_two_levels() -> None:
+    names = [f"{outer}.{middle}.{inner}" for outer in "abcd" for middle in "efgh" for inner in "ijklm"]
+    parents = {name.rsplit(".", depth)[0] for name in names for depth in (1, 2)}
+    dtypes = dict.fromkeys([*names, *parents], "float32")
+    run = example_run()
+    run["dtypes"] = run["dtypes"] | {"modules": {"": "float32", **dtypes}, "parameters": {}, "gradients": {}}
+    source = html.render_report([run])
+    assert source.count('<details open><summary class="row">') == 1 + 4
+    assert source.count('<details><summary class="row">') == 4 * 4
+
+
 def test_tiles_of_a_run() -> None:
     def tiles(run: dict[str, Any]) -> list[str]:
         source = html.render_report([run])

@@ -398,6 +398,24 @@ def patched() -> list[object]:
     ]
 
 
+def test_a_test_that_is_set_up_again_is_recorded_once(project: pytest.Pytester) -> None:
+    """Plugins like pytest-rerunfailures run a test again inside one protocol, also after a failed setup."""
+    project.makeconftest(
+        "from _pytest.runner import runtestprotocol\n"
+        "def pytest_runtest_protocol(item, nextitem):\n"
+        "    first = runtestprotocol(item, nextitem=nextitem, log=False)\n"
+        "    assert [(each.when, each.outcome) for each in first] == [('setup', 'failed'), ('teardown', 'passed')]\n"
+        "    runtestprotocol(item, nextitem=nextitem, log=True)\n"
+        "    return True\n"
+    )
+    before = patched()
+    again = "@pytest.fixture\ndef late(seen=[]):\n    seen.append(1)\n    assert len(seen) > 1\n"
+    result = run(project, again + "def test_bad(late):\n    train('clip')\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([ONE])
+    assert patched() == before
+
+
 def test_torch_is_left_as_it_was(project: pytest.Pytester) -> None:
     before = patched()
     run(project, BAD + "def test_good():\n    train()\n").assert_outcomes(failed=1, passed=1)
