@@ -141,7 +141,9 @@ def entries(text: str) -> AutocastEntries:
         (NET.format("return x"), set(), set()),
         (NET.format("return self.run(x)\n    def run(self, x): autocast()"), {"Net", "run"}, {"Net"}),
         (NET.format("return f(x)\ndef f(x): autocast()"), {"Net", "f"}, {"Net"}),
-        (NET.format("return x\n    def g(self): f()\ndef f(): autocast()"), {"Net", "g", "f"}, {"Net"}),
+        # The forward does not run a method that only other code calls.
+        (NET.format("return x\n    def g(self): f()\ndef f(): autocast()"), {"g", "f"}, set()),
+        (NET.format("return self.g()\n    def g(self): f()\ndef f(): autocast()"), {"Net", "g", "f"}, {"Net"}),
         ("class A:\n    def __init__(self): pass\n    def g(self): f()\ndef f(): autocast()", {"g", "f"}, set()),
         (NET.format("return region") + "region = autocast()", {"Net"}, {"Net"}),
         ("class A(B):\n    pass\n" + NET.format("autocast()").replace("Net", "B"), {"A", "B"}, {"B"}),

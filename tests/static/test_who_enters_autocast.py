@@ -47,6 +47,24 @@ MODELS = {
         NET + FORWARD + "        return self.run(x)\n\n    def run(self, x):\n" + IN,
         True,
     ),
+    "a method that only callers of the model use": (
+        NET + FORWARD + PLAIN + "\n    def predict(self, x):\n" + IN.replace(RUN, "return self(x)\n"),
+        False,
+    ),
+    "a method that a method calls that the forward calls": (
+        NET + FORWARD + "        return self.outer(x)\n\n    def outer(self, x):\n        return self.run(x)\n\n"
+        "    def run(self, x):\n" + IN,
+        True,
+    ),
+    "a method that the forward finds by a computed name": (
+        NET + FORWARD + "        return getattr(self, 'run_' + self.mode)(x)\n\n    def run_fast(self, x):\n" + IN,
+        True,
+    ),
+    "a method that the constructor puts in the place of the forward": (
+        NET + "    def __init__(self):\n        self.forward = self.run\n\n" + FORWARD + PLAIN + "\n"
+        "    def run(self, x):\n" + IN,
+        True,
+    ),
     "a function that the forward calls": (
         "def run(body, x):\n    with torch.autocast('cuda'):\n        return body(x)\n\n\n"
         + NET

@@ -166,15 +166,11 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         elif isinstance(node, ast.ClassDef):
             named = names_by_owner.setdefault(node.name, set())
             own = [part for part in node.body if not _is_function(part) or part.name in RUNNING_METHODS]
-            named |= _names_below([*own, *node.decorator_list, *node.bases])
             if any(map(_is_forward, node.body)):
                 modules[node.name] = named
-                named |= _names_below([node])
-            if (
-                named & others
-                or _casts_weights(node)
-                or (enters_autocast(node) if node.name in modules else any(map(enters_autocast, own)))
-            ):
+                own = _find_code_of_forward(node)
+            named |= _names_below([*own, *node.decorator_list, *node.bases])
+            if named & others or _casts_weights(node) or any(map(enters_autocast, [*own, *node.decorator_list])):
                 direct.add(node.name)
         elif isinstance(node, (ast.With, ast.AsyncWith)) and any(
             enters_autocast(item.context_expr) or _names_below([item.context_expr]) & others for item in node.items
@@ -199,6 +195,26 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         _runs_backward(nodes),
         any(map(_is_apex, nodes)) and not scales_with_apex(nodes),
     )
+
+
+def _find_code_of_forward(cls: ast.ClassDef) -> list[ast.stmt]:
+    """Return the parts of a module's class that may run in the forward: methods that other methods call, and the rest.
+
+    A method that only other code calls, such as a prediction for a caller, says nothing about the forward.
+    """
+    methods: dict[str, list[ast.stmt]] = {}
+    found: list[ast.stmt] = []
+    for part in cls.body:
+        if _is_function(part) and part.name not in RUNNING_METHODS | FORWARDS:
+            methods.setdefault(part.name, []).append(part)
+        else:
+            found.append(part)
+    for part in found:
+        named = _names_below([part])
+        # A name that is computed may be the name of any method.
+        for name in [*methods] if "getattr" in named else named & methods.keys():
+            found += methods.pop(name)
+    return found
 
 
 def trains_own_modules(nodes: list[ast.AST]) -> bool:
