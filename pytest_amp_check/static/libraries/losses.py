@@ -338,7 +338,7 @@ def run_backward(
         emit_penalty(interp, tensor, node)
     for listener in interp.handlers.backward_start_listeners:
         listener(interp, tensor, node)
-    scaler = tensor.loss_scale.scaler_key if tensor.loss_scale.scaler_key >= 0 else None
+    scaler = _find_scaler_of_backward(tensor, gradient)
     names = dict(names) if names is not None else _backward_names(node)
     averaged = None
     ddp_module = find_ddp_module(interp, tensor)
@@ -409,6 +409,14 @@ def run_backward(
     )
     for listener in interp.handlers.backward_end_listeners:
         listener(interp, tensor, node)
+
+
+def _find_scaler_of_backward(tensor: TensorValue, gradient: Value | None) -> int | None:
+    """Return the key of the scaler by whose scale a loss, or the gradient argument of a backward, is multiplied."""
+    if isinstance(gradient, ScaleValue) and not gradient.is_inverse:
+        return gradient.scaler_key
+    given = find_tensors([gradient], {}) if gradient is not None else []
+    return next((each.loss_scale.scaler_key for each in (tensor, *given) if each.loss_scale.scaler_key >= 0), None)
 
 
 def _depends_on_sole_module(interp: Interpreter, tensor: TensorValue) -> bool:

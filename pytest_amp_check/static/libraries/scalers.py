@@ -34,7 +34,7 @@ from .copied_scalers import is_copied_scale
 from .flags import is_flag
 from .framework_bases import find_base_that_saves
 from .local_scalers import is_local_scaler
-from .losses import all_optimizer_keys, emit_penalty, make_loss_names
+from .losses import all_optimizer_keys, backward_gradient_of, emit_penalty, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
 from .regions import enabled_condition
@@ -82,6 +82,13 @@ def _call_scale_method(
 ) -> Value:
     if name in _SAME:
         return scale
+    if name == "backward" and not scale.is_inverse:
+        # An unknown value times the scale is a number, or a loss that other code may have divided.
+        loss = unknown_tensor(interp.fresh_unknown(node))
+        loss.normalization = loss.normalization._replace(is_divided=True)
+        loss.loss_scale = loss.loss_scale._replace(scaler_key=scale.scaler_key)
+        run_backward(interp, loss, node, backward_gradient_of(args, keywords))
+        return NONE
     if name == "reciprocal":
         return ScaleValue(
             scale.scaler_key, scale.loops, is_inverse=not scale.is_inverse, may_be_outdated=scale.may_be_outdated

@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ...protocol.events.regions import describe_region
 from ...protocol.frameworks import TRAINER_PACKAGES
 from ...protocol.optable import IN_PLACE, OPS
-from ...protocol.source_text import access_text, find_access_path
+from ...protocol.source_text import SourceText, access_text, find_access_path
 from ...protocol.torch_api import SCALER_METHODS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
@@ -25,9 +25,10 @@ from ..interpreter.tensors import low_result, unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
 from ..interpreter.values.containers import SequenceValue
 from ..interpreter.values.contexts import NoSyncContext
-from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.definitions import Args, ExternalName, Instance, Keywords
 from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
@@ -47,7 +48,7 @@ from .losses import (
 )
 from .nonfinite import current_code, find_single_assignment
 from .parts import cast_part, cast_part_to
-from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
+from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
 
 #: Methods of tensors. No method in this set runs a model.
 OF_TENSORS = (
@@ -172,10 +173,33 @@ _OF_BACKWARD = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
 def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if isinstance(receiver, UnknownValue) and not args and keywords.keys() <= _OF_BACKWARD:
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
-    else:
+    elif not _run_scaled_loss(interp, args, node):
         # The backward of a framework may scale, divide and step.
         interp.emit(e.Backward, node, scaling=e.UNKNOWN_SCALING, feeds=None, names={"loss": receiver_text(node)})
     return NONE
+
+
+def _run_scaled_loss(interp: Interpreter, args: Args, node: ast.AST) -> bool:
+    """Run a loss backward that a scaler scaled, through a framework's ``backward``; False for other arguments.
+
+    A framework that receives a scaled loss leaves the scaler to the program. It may still divide the loss.
+    """
+    if not args or not isinstance(args[0], TensorValue) or args[0].loss_scale.scaler_key < 0:
+        return False
+    loss = args[0].copy()
+    loss.normalization = loss.normalization._replace(is_divided=True)
+    given = first_argument(node)
+    inner = first_argument(given) or given
+    names: dict[str, object] = {"call": expression_text(node), "loss": SourceText(inner) if inner is not None else ""}
+    run_backward(interp, loss, node, names=names)
+    return True
+
+
+def _call_inherited_backward(
+    interp: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """Run a scaled loss backward by a method of an unanalyzed base class, as in a LightningLite."""
+    return NONE if name == "backward" and _run_scaled_loss(interp, args, node) else None
 
 
 def _call_scaling_in_place(
@@ -351,3 +375,4 @@ _METHODS: dict[str, Method] = {
 
 def register(handlers: HandlerTable) -> None:
     handlers.methods[""] = _call_unknown_method
+    handlers.inherited_methods.append(_call_inherited_backward)
