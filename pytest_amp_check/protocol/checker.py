@@ -117,6 +117,8 @@ class Checker:
         self.sole_optimizers: frozenset[int] = frozenset()
         #: Optimizers (by number) that such a backward reaches because no other backward can: by the id of the backward.
         self.reached_optimizers: dict[int, frozenset[int]] = {}
+        #: Backwards (by ``id``) that reach an optimizer only if a later step uses their gradients.
+        self.inferred_backwards: set[int] = set()
         #: Scaler -> optimizers (by number) that the scaler unscales or steps at any location.
         self.served_optimizers: dict[int | None, set[int]] = {}
         #: Optimizers with a known step.

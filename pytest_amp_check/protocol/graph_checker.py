@@ -408,6 +408,7 @@ class _GraphChecker(GraphExplorer):
 
         - States were joined, because the graph exceeded its budget.
         - The graph, or an event of the trace, is a guess about unanalyzed code.
+        - A backward of an unknown model is for the optimizer whose next step finds its gradients.
         - An exemption may apply that the code does not show (``DOUBTS`` in :mod:`.effects.violations`).
         - A method is missing that unanalyzed code may call, because the scaler is no local object.
 
@@ -419,7 +420,7 @@ class _GraphChecker(GraphExplorer):
             self.was_widened
             or self.graph.is_guessed
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
-            or any(event.guessed for event in events)
+            or any(event.guessed or id(event) in self.inferred_backwards for event in events)
             or (bool(LABELS[label][1].certainty.missing_method) and may_be_called)
         )
 
@@ -439,6 +440,9 @@ class _GraphChecker(GraphExplorer):
                 return "if the loop runs over the micro-batches of one step, as its names say"
             named = str(guessed.names.get("call") or "")
             return f"if `{named}` does what its name says" if named else "if names say what unanalyzed code does"
+        inferred = next((event for event in events if id(event) in self.inferred_backwards), None)
+        if inferred is not None:
+            return f"if `{inferred.names.get('loss') or 'the loss'}` trains the parameters that this step updates"
         if self.graph.is_guessed:
             return "if the objects are a scaler and optimizers, as the names of their methods suggest"
         return "if the conditions on the way to this line can hold together" if self.was_widened else ""

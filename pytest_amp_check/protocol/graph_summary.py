@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 
@@ -118,41 +119,65 @@ class GraphSummary(Checker):
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
         """Return the only stepped optimizer, or the optimizers that constant predicates make mutually exclusive."""
-        changing = self._find_varying_predicates()
-        steps: dict[int, list[set[tuple[int, bool]]]] = {}
-        for event in events:
-            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
-                unchanged = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
-                steps.setdefault(self.optimizer_index[event.object], []).append(unchanged)
-        for one, mine in steps.items():
-            for other, theirs in steps.items():
-                if other > one and not all(_are_exclusive(here, there) for here in mine for there in theirs):
-                    return frozenset()
-        return frozenset(steps)
+        steps = self._find_steps(events)
+        return frozenset(steps if self._are_alternatives(list(steps.values())) else ())
 
-    def _find_reached_optimizers(self, events: list[Event]) -> dict[int, frozenset[int]]:
-        """Return the optimizers that a backward without known target reaches, because no other backward can.
-
-        These optimizers step in the loops of the backward, all under the same conditions and by the same scaler. Each
-        other backward is in other loops, or a branch that excludes this backward, such as the one without a scaler.
-        """
-        backwards = [event for event in events if isinstance(event, e.Backward)]
+    def _find_steps(self, events: Iterable[Event]) -> dict[int, list[Event]]:
+        """Return the steps of each optimizer."""
         steps: dict[int, list[Event]] = {}
         for event in events:
             if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
                 steps.setdefault(self.optimizer_index[event.object], []).append(event)
+        return steps
+
+    def _are_alternatives(self, steps: Sequence[Sequence[Event]]) -> bool:
+        """Return True if constant predicates let a program step only one of several optimizers."""
+        guards = [[self._find_constant_guards(event) for event in each] for each in steps]
+        return all(
+            _are_exclusive(here, there)
+            for mine, theirs in itertools.combinations(guards, 2)
+            for here in mine
+            for there in theirs
+        )
+
+    def _find_constant_guards(self, event: Event) -> set[tuple[int, bool]]:
+        return {(key, truth) for key, truth in event.guards if not self.varying_predicates >> key & 1}
+
+    def _find_reached_optimizers(self, events: list[Event]) -> dict[int, frozenset[int]]:
+        """Return the optimizers that a backward without known target reaches.
+
+        A backward serves a step. If the gradients of all other optimizers are cleared before these step, the backward
+        serves the remaining optimizer, or each of several alternatives. If no other backward can, it serves all
+        optimizers that step in its loops under the same conditions and by the same scaler: each other backward is in
+        other loops, or in a branch that excludes this backward, such as the one without a scaler.
+        """
+        indices = {id(node.event): index for index, node in enumerate(self.graph.nodes)}
+        backwards = [event for event in events if isinstance(event, e.Backward)]
+        steps = self._find_steps(events)
         # An optimizer that is unscaled and never stepped may be another name of a stepped one.
         keys = {event.object for event in events if isinstance(event, e.Unscale)}
         unscaled = {index for key, index in self.optimizer_index.items() if key in keys}
         found: dict[int, frozenset[int]] = {}
+
         for event in backwards if len(steps) > 1 and unscaled <= steps.keys() else ():
+            if event.feeds is not None:
+                continue
+            served = [i for i in steps if self.may_step_uncleared(indices[id(event)], i)]
+            if served and not self._may_be_fed_elsewhere(served) and self._are_alternatives([steps[i] for i in served]):
+                found[id(event)] = frozenset(served)
+                if event.subject is None or self.served_optimizers.get(event.subject) != set(served):
+                    self.inferred_backwards.add(id(event))
+                continue
             rivals = [each for each in backwards if each is not event and self._may_both_run(each, event)]
             inside = [i for i, each in steps.items() if any(_share_loop(step, event) for step in each)]
             ways = {frozenset(map(self._describe_step, steps[i])) for i in inside}
-            escaped = any(self.optimizer_keys[i] in self.escaped_objects for i in inside)
-            if len(ways) == 1 and not escaped and event.feeds is None and not rivals:
+            if len(ways) == 1 and not self._may_be_fed_elsewhere(inside) and not rivals:
                 found[id(event)] = frozenset(inside)
         return found
+
+    def _may_be_fed_elsewhere(self, indices: Iterable[int]) -> bool:
+        """Return True if unanalyzed code that may run backward has received one of several optimizers."""
+        return any(self.optimizer_keys[i] in self.escape_effects[e.FEEDS] for i in indices)
 
     def _describe_step(self, event: Event) -> tuple[object, ...]:
         """Return what two optimizers of one loss share: the scaler, and the changing predicates around the step."""
@@ -161,11 +186,8 @@ class GraphSummary(Checker):
 
     def _may_both_run(self, one: e.Backward, other: e.Backward) -> bool:
         """Return True if two backwards may run in the same iteration of a loop."""
-        one_guards, other_guards = (
-            {(key, truth) for key, truth in each.guards if not self.varying_predicates >> key & 1}
-            for each in (one, other)
-        )
-        return _share_loop(one, other) and not _are_exclusive(one_guards, other_guards)
+        is_exclusive = _are_exclusive(self._find_constant_guards(one), self._find_constant_guards(other))
+        return _share_loop(one, other) and not is_exclusive
 
     def _find_varying_predicates(self) -> int:
         """Return the predicates (as a bit set) that may have another truth when evaluated again."""

@@ -416,6 +416,7 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S06 raw gradients unscaled", [a.BACKWARD_RAW, a.UNSCALE], "step@raw"),
     ("S07 scaled and raw", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.SCALER_STEP], "step@raw"),
     ("S07 raw and scaled", [a.BACKWARD_RAW, a.BACKWARD_SCALED, a.SCALER_STEP], "step@raw"),
+    ("S04 direct step of what may be fed, after an update", [a.MAYBE_SCALED, a.UPDATE, a.STEP], "plain-step@aged"),
     ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
     ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
     ("another scaler's gradients stepped", [OTHER, a.SCALER_STEP], "step@another"),

@@ -168,6 +168,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "plain-step@scaled",
+            "plain-step@aged",
             "plain-step@scaled-framework",
             "plain-step@unscaled",
             "plain-step@stepped",

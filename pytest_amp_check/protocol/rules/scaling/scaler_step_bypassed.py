@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Backward, ScalerStep, Step, Unscale
+from ...events import Backward, ScalerStep, Step, Unscale, Update
 from ...fix import SAFE
 from ...rule import ERROR, Certainty, Edit, Labels, Rule, TraceContext, ViolationKind
 
@@ -35,6 +35,13 @@ RULE = Rule(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
             "write `{scaler}.step({optimizer})` and then `{scaler}.update()` in its place",
             trace_kinds=(Backward,),
+        ),
+        "plain-step@aged": ViolationKind(
+            "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
+            "write `{scaler}.step({optimizer})` in its place, before `{scaler}.update()`",
+            trace_kinds=(Backward, Update),
+            certainty=Certainty(is_possible=True, assumption="no other code computes these gradients"),
+            exemption="fed-elsewhere",
         ),
         "plain-step@scaled-framework": ViolationKind(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}",
