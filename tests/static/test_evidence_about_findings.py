@@ -13,6 +13,35 @@ from trees import found, marks, write
 
 #: Mistakes beside other files. Marks name the expected findings.
 MISTAKES = {
+    "a wrapper of another file predicts in float16 with a variable of the same name": """
+        === backend.py
+        import torch
+        from torch import nn
+
+        class Backend(nn.Module):
+            def __init__(self, weights, fp16):
+                super().__init__()
+                model = torch.load(weights)
+                model.half() if fp16 else model.float()
+                self.net = model
+
+            @torch.no_grad()
+            def forward(self, x):
+                return self.net(x)
+
+        === train.py
+        import torch
+        from backend import Backend
+
+        def train(model, optimizer, loader, criterion):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(x), y)  # AMP110
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
     "a base class only clears the optimizer that a subclass steps": """
         === engine/base.py
         import torch
@@ -424,6 +453,24 @@ MISTAKES = {
 
 #: Right programs, each the twin of a mistake.
 RIGHT = {
+    "a function of another file casts the model that it is given": """
+        === backend.py
+        def prepare(model):
+            model.half()
+
+        === train.py
+        import torch
+        from backend import prepare
+
+        def train(model, optimizer, loader, criterion):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
     "the optimizer that a base class clears is stepped through the scaler": """
         === engine/base.py
         import torch

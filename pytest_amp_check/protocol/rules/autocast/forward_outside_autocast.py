@@ -24,7 +24,7 @@ def _check_forward_outside(program: Program) -> Verdicts:
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
             here = (forward or event).site
             if any(
-                _may_cast_model(cast, model, elsewhere=at != number or not _is_same_function(cast.site, here))
+                _may_cast_model(cast, model, here, elsewhere=at != number or not _is_same_function(cast.site, here))
                 for at, cast in halved
             ):
                 continue  # a model cast to float16 needs the scaler too
@@ -64,11 +64,12 @@ def _is_same_function(one: Site, other: Site) -> bool:
     return (one.path, one.function) == (other.path, other.function)
 
 
-def _may_cast_model(cast: ModuleCast, model: TrackedObject | None, *, elsewhere: bool) -> bool:
-    """Return True if the cast may apply to the model of the scaled forward; ``elsewhere``: in another function.
+def _may_cast_model(cast: ModuleCast, model: TrackedObject | None, here: Site, *, elsewhere: bool) -> bool:
+    """Return True if the cast may apply to the model of the forward at ``here``; ``elsewhere``: in another function.
 
     A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
-    cast, or that the function was given: a copy for a checkpoint or an evaluation is another one.
+    cast, or that the function was given: a copy for a checkpoint or an evaluation is another one. Variables of two
+    files are different models, whatever their names are.
     """
     name = model.name.rpartition(".")[2] if model is not None else ""
     if not name and not elsewhere:
@@ -76,7 +77,8 @@ def _may_cast_model(cast: ModuleCast, model: TrackedObject | None, *, elsewhere:
     if cast.subject is not None:
         return cast.trained if model is None else cast.subject == model.key
     named = bool(name) and (cast.called is None or name in cast.called)
-    return named or (elsewhere and cast.given)
+    is_variable = cast.called is not None and "self" not in cast.called
+    return (named and not (is_variable and cast.site.path != here.path)) or (elsewhere and cast.given)
 
 
 def _rate_forward_info(event: Scale) -> int:
