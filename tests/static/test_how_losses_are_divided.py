@@ -44,12 +44,6 @@ DIVIDED: dict[str, bool] = {
     "loss = loss / 4": True,
     "loss = loss / k / 2": True,
     "loss = loss * 2": False,
-    # DistributedDataParallel averages over the ranks. A product with their number undoes that.
-    "import torch.distributed as dist\nloss = loss * dist.get_world_size()": False,
-    "if flag:\n    loss *= model.args.world_size": False,
-    "import os\nWORLD_SIZE = int(os.getenv('WORLD_SIZE', 1))\nloss *= WORLD_SIZE": False,
-    "loss = loss * model.args.weight": True,
-    "loss = loss / n * model.world_size": True,
     "loss = loss / k * n": True,
     "loss = loss + 1": False,
     "loss = -loss": False,

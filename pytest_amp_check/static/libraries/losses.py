@@ -38,7 +38,7 @@ from ..interpreter.values.value import FORWARD, NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .dtype_choices import trace_origin
-from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
+from .syntax_queries import find_nodes, first_argument, first_argument_text, last_name, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -638,7 +638,7 @@ def _operate_on_tensors(
     if op == "/" and isinstance(left, TensorValue):
         _apply_division(interp, made, left, right, node)
     elif op == "*" and not left.kind == right.kind == "tensor":
-        _apply_multiplication(interp, made, parts, right if left.kind == "tensor" else left, node)
+        _apply_multiplication(interp, made, parts, right if left.kind == "tensor" else left)
     elif op == "**":
         made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
     elif op in ("+", "-"):
@@ -686,18 +686,15 @@ def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue,
         record_division(interp, made, tensor, divisor, node)
 
 
-def _apply_multiplication(
-    interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value, node: ast.AST
-) -> None:
+def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value) -> None:
     if len(parts) == 1:
         record_multiplication(interp, made, parts[0], factor)
-    # An unknown weight may be 1 / k. An amount of data, a number of ranks, a weight that may be 1, and weights of terms
-    # inside a criterion are not.
+    # An unknown weight may be 1 / k. An amount of data, a weight that may be 1, and the weights of the terms inside a
+    # criterion are not.
     number = literal_value(factor)
     share = _is_unit_fraction(number)
     if number is UNKNOWN:
-        known = factor.normalization
-        share = not (known.is_data_size or known.may_be_one or _has_rank_count(node) or interp.state.forward_depth)
+        share = not (factor.normalization.is_data_size or factor.normalization.may_be_one or interp.state.forward_depth)
     summed = [side.normalization.is_only_summed for side in (made, factor) if side.normalization.is_divided]
     made.normalization = made.normalization._replace(
         is_only_share=share and not summed,
@@ -705,25 +702,6 @@ def _apply_multiplication(
         is_divided=bool(summed) or share,
         is_only_summed=bool(summed) and all(summed) and not share,
     )
-
-
-#: Names of the number of ranks: the function of torch.distributed, and the environment variable of torchrun.
-_RANK_COUNTS = frozenset({"world_size", "get_world_size"})
-
-
-def _has_rank_count(node: ast.AST) -> bool:
-    """Return True if an operand is the number of ranks, which is no share 1 / k of a window.
-
-    A loss times this number undoes the average of DistributedDataParallel.
-    """
-    match node:
-        case ast.BinOp(left=left, right=right):
-            operands = [left, right]
-        case ast.AugAssign(value=value):
-            operands = [value]
-        case _:
-            return False
-    return any(last_name(callee_of(each) or each).lower() in _RANK_COUNTS for each in operands)
 
 
 def as_loss(value: Value | None) -> TensorValue:
