@@ -37,8 +37,8 @@ MISTAKES = {
             scaler = torch.amp.GradScaler("cuda")
             for x, y in loader:
                 optimizer.zero_grad()
-                loss = criterion(model(x), y)  # AMP110
-                scaler.scale(loss).backward()
+                loss = criterion(model(x), y)
+                scaler.scale(loss).backward()  # AMP110
                 scaler.step(optimizer)
                 scaler.update()
         """,
@@ -463,6 +463,7 @@ RIGHT = {
         from backend import prepare
 
         def train(model, optimizer, loader, criterion):
+            prepare(model)
             scaler = torch.amp.GradScaler("cuda")
             for x, y in loader:
                 optimizer.zero_grad()
