@@ -146,7 +146,7 @@ class GraphSummary(Checker):
     def _find_reached_optimizers(self, events: list[Event]) -> dict[int, frozenset[int]]:
         """Return the optimizers that a backward without known target reaches.
 
-        A backward serves a step. If the gradients of all other optimizers are cleared before these step, the backward
+        A backward serves a step. If the gradients of all other optimizers are cleared before their steps, the backward
         serves the remaining optimizer, or each of several alternatives. If no other backward can, it serves all
         optimizers that step in its loops under the same conditions and by the same scaler: each other backward is in
         other loops, or in a branch that excludes this backward, such as the one without a scaler.
@@ -158,7 +158,6 @@ class GraphSummary(Checker):
         keys = {event.object for event in events if isinstance(event, e.Unscale)}
         unscaled = {index for key, index in self.optimizer_index.items() if key in keys}
         found: dict[int, frozenset[int]] = {}
-
         for event in backwards if len(steps) > 1 and unscaled <= steps.keys() else ():
             if event.feeds is not None:
                 continue
