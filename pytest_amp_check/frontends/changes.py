@@ -172,7 +172,7 @@ def _find_renamed(top: str, commit: str) -> Iterator[tuple[str, str]]:
         yield words[at + 1], words[at + 2]
 
 
-def _run_git(folder: str, *words: str, problem: str = "git failed") -> str:
+def _run_git(folder: str, *words: str, problem: str) -> str:
     from ..static.sources import git
 
     try:
@@ -187,7 +187,7 @@ def _run_git(folder: str, *words: str, problem: str = "git failed") -> str:
 
 def _try_git(folder: str, *words: str) -> str:
     try:
-        return _run_git(folder, *words)
+        return _run_git(folder, *words, problem="")
     except GitTimeout:
         raise
     except NoRevision:

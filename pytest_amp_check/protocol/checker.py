@@ -174,6 +174,10 @@ class Checker:
             return tuple(self.optimizer_keys)
         return tuple(key for key in owners if key in self.optimizer_index)
 
+    def is_fed_elsewhere(self, i: int) -> bool:
+        """Return True if unanalyzed code that may run a backward of its own has received an optimizer."""
+        return self.optimizer_keys[i] in self.escape_effects[e.FEEDS]
+
     def open_windows(self, state: PathState) -> frozenset[int]:
         """Return the optimizers (by number) whose accumulation window is known to stay open in this iteration."""
         optimizers: set[int] = set()

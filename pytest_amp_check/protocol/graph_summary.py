@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property, reduce
 from operator import or_
 
 from . import events as e
@@ -26,19 +26,7 @@ class GraphSummary(Checker):
         return self.graph.nodes[index].event
 
     def may_step_uncleared(self, index: int, i: int) -> bool:
-        key = self.optimizer_keys[i]
-        seen, work = {index}, [index]
-        while work:
-            for target, _, _ in self.graph.nodes[work.pop()].edges:
-                if target in seen:
-                    continue
-                seen.add(target)
-                event = self.graph.nodes[target].event
-                if isinstance(event, (e.ScalerStep, e.Step)) and event.object == key:
-                    return True
-                if not (isinstance(event, e.ZeroGrad) and key in self.owner_keys(event)):
-                    work.append(target)
-        return False
+        return bool(self._uncleared_steps[index] >> i & 1)
 
     def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
         for node in self.graph.nodes:
@@ -161,10 +149,13 @@ class GraphSummary(Checker):
         unknown = [event for event in backwards if event.feeds is None]
         if len(steps) < 2 or not unscaled <= steps.keys() or not unknown:
             return found
-        uncleared = self._find_uncleared_steps(steps)
         for event in unknown:
-            served = [i for i in steps if uncleared[indices[id(event)]] >> i & 1]
-            if served and not self._may_be_fed_elsewhere(served) and self._are_alternatives([steps[i] for i in served]):
+            served = [i for i in steps if self.may_step_uncleared(indices[id(event)], i)]
+            if (
+                served
+                and not any(map(self.is_fed_elsewhere, served))
+                and self._are_alternatives([steps[i] for i in served])
+            ):
                 found[id(event)] = frozenset(served)
                 if event.subject is None or self.served_optimizers.get(event.subject) != set(served):
                     self.inferred_backwards.add(id(event))
@@ -172,23 +163,24 @@ class GraphSummary(Checker):
             rivals = [each for each in backwards if each is not event and self._may_both_run(each, event)]
             inside = [i for i, each in steps.items() if any(_share_loop(step, event) for step in each)]
             ways = {frozenset(map(self._describe_step, steps[i])) for i in inside}
-            if len(ways) == 1 and not self._may_be_fed_elsewhere(inside) and not rivals:
+            if len(ways) == 1 and not any(map(self.is_fed_elsewhere, inside)) and not rivals:
                 found[id(event)] = frozenset(inside)
         return found
 
-    def _find_uncleared_steps(self, steps: Mapping[int, Sequence[Event]]) -> list[int]:
-        """Return for each node the optimizers (as a bit set) that may step after it before their gradients are cleared.
+    @cached_property
+    def _uncleared_steps(self) -> list[int]:
+        """Optimizers (as a bit set) that may step after each node before their gradients are cleared.
 
         One search for all optimizers: timm constructs one of dozens, which took a fifth of its check one by one.
         """
         nodes = self.graph.nodes
         stepped, kept, before = [0] * len(nodes), [-1] * len(nodes), [list[int]() for _ in nodes]
-        bits = {id(event): 1 << i for i, events in steps.items() for event in events}
         for index, node in enumerate(nodes):
-            stepped[index] = bits.get(id(node.event), 0)
-            if isinstance(node.event, e.ZeroGrad):
-                keys = self.owner_keys(node.event)
-                kept[index] = ~sum(1 << i for key, i in self.optimizer_index.items() if key in keys)
+            event = node.event
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
+                stepped[index] = 1 << self.optimizer_index[event.object]
+            elif isinstance(event, e.ZeroGrad):
+                kept[index] = ~sum(1 << self.optimizer_index[key] for key in self.owner_keys(event))
             for target, _, _ in node.edges:
                 before[target].append(index)
         found = [0] * len(nodes)
@@ -201,10 +193,6 @@ class GraphSummary(Checker):
                     found[earlier] |= ahead
                     work.append(earlier)
         return found
-
-    def _may_be_fed_elsewhere(self, indices: Iterable[int]) -> bool:
-        """Return True if unanalyzed code that may run backward has received one of several optimizers."""
-        return any(self.optimizer_keys[i] in self.escape_effects[e.FEEDS] for i in indices)
 
     def _describe_step(self, event: Event) -> tuple[object, ...]:
         """Return what two optimizers of one loss share: the scaler, and the changing predicates around the step."""

@@ -6,171 +6,131 @@ which of them uses the gradients.
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from pytest_amp_check import check_source
 
-HEAD = """\
+BOTH_RECEIVED = """\
 import torch
 
-def train(maker, judge, {optimizers}scaler, batches, criterion, other):
-    {before}
+def train(generator, critic, generator_opt, critic_opt, scaler, batches, criterion, other):
     for x in batches:
 """
-#: The losses, in a region.
-MADE = """\
-        with torch.autocast("cuda", dtype=torch.float16):
-            made = maker(x)
-            loss = criterion(judge(made))
+BOTH_PERHAPS_REPLACED = """\
+import torch
+
+def train(generator, critic, scaler, batches, criterion, other):
+    generator_opt = torch.optim.Adam(generator.parameters())
+    critic_opt = torch.optim.Adam(critic.parameters())
+    if other.path:
+        critic, critic_opt = other.load(critic, critic_opt)
+    for x in batches:
 """
-REAL = """\
+#: The loss of the generator in a region, and its training.
+GENERATED = """\
         with torch.autocast("cuda", dtype=torch.float16):
-            real = criterion(judge(x))
-            fake = criterion(judge(made.detach()))
+            made = generator(x)
+            loss = criterion(critic(made))
 """
-MAKE = (
-    MADE
+GENERATOR = (
+    GENERATED
     + """\
-        maker_opt.zero_grad()
+        generator_opt.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(maker_opt)
+        scaler.step(generator_opt)
 """
 )
-BOTH = "maker_opt, judge_opt, "
+#: The training of the critic by two losses.
+CRITIC = """\
+        with torch.autocast("cuda", dtype=torch.float16):
+            real = criterion(critic(x))
+            fake = criterion(critic(made.detach()))
+        critic_opt.zero_grad()
+        {}
+        {}
+        scaler.step(critic_opt)
+        scaler.update()
+"""
+SCALED = "scaler.scale(real).backward()", "scaler.scale(fake).backward()"
 
-#: The name of a program: its optimizers, what comes before the loop, and the loop.
 WRONG = {
-    "the second loss of an optimizer": (
-        BOTH,
-        "pass",
-        MAKE
-        + REAL
-        + """\
-        judge_opt.zero_grad()
-        scaler.scale(real).backward()
-        fake.backward()  # AMP203
-        scaler.step(judge_opt)
-        scaler.update()
-""",
-    ),
-    "the first loss of an optimizer": (
-        BOTH,
-        "pass",
-        MAKE
-        + REAL
-        + """\
-        judge_opt.zero_grad()
-        real.backward()  # AMP203
-        scaler.scale(fake).backward()
-        scaler.step(judge_opt)
-        scaler.update()
-""",
-    ),
-    "optimizers that a helper may have replaced": (
-        "",
-        """\
-maker_opt = torch.optim.Adam(maker.parameters())
-    judge_opt = torch.optim.Adam(judge.parameters())
-    if other.path:
-        judge, judge_opt = other.load(judge, judge_opt)""",
-        MAKE
-        + REAL
-        + """\
-        judge_opt.zero_grad()
-        scaler.scale(real).backward()
-        fake.backward()  # AMP203
-        scaler.step(judge_opt)
-        scaler.update()
-""",
-    ),
-    "a direct step of the only loss's gradients after an update": (
-        BOTH,
-        "pass",
-        MADE
-        + """\
-        maker_opt.zero_grad()
-        judge_opt.zero_grad()
+    "the second loss of an optimizer": BOTH_RECEIVED
+    + GENERATOR
+    + CRITIC.format(SCALED[0], "fake.backward()  # AMP203"),
+    "the first loss of an optimizer": BOTH_RECEIVED + GENERATOR + CRITIC.format("real.backward()  # AMP203", SCALED[1]),
+    "optimizers that a helper may have replaced": BOTH_PERHAPS_REPLACED
+    + GENERATOR
+    + CRITIC.format(SCALED[0], "fake.backward()  # AMP203"),
+    "a direct step of the only loss's gradients after an update": BOTH_RECEIVED
+    + GENERATED
+    + """\
+        generator_opt.zero_grad()
+        critic_opt.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(maker_opt)
+        scaler.step(generator_opt)
         scaler.update()
-        if other.trains_judge:
-            judge_opt.step()  # AMP204
+        if other.trains_critic:
+            critic_opt.step()  # AMP204
 """,
-    ),
 }
 RIGHT = {
-    "all losses are scaled": (
-        BOTH,
-        "pass",
-        MAKE
-        + REAL
-        + """\
-        judge_opt.zero_grad()
-        scaler.scale(real).backward()
-        scaler.scale(fake).backward()
-        scaler.step(judge_opt)
-        scaler.update()
-""",
-    ),
-    "one optimizer trains in float32": (
-        BOTH,
-        "pass",
-        """\
-        maker_opt.zero_grad()
-        judge_opt.zero_grad()
-        criterion(judge(x)).backward()
-        judge_opt.step()
+    "all losses are scaled": BOTH_RECEIVED + GENERATOR + CRITIC.format(*SCALED),
+    "all losses of optimizers that a helper may have replaced are scaled": BOTH_PERHAPS_REPLACED
+    + GENERATOR
+    + CRITIC.format(*SCALED),
+    "one optimizer trains in float32": BOTH_RECEIVED
+    + """\
+        generator_opt.zero_grad()
+        critic_opt.zero_grad()
+        criterion(critic(x)).backward()
+        critic_opt.step()
 """
-        + MADE
-        + """\
+    + GENERATED
+    + """\
         scaler.scale(loss).backward()
-        scaler.step(maker_opt)
+        scaler.step(generator_opt)
         scaler.update()
 """,
-    ),
-    "a loss in float32 after the update": (
-        BOTH,
-        "pass",
-        MAKE
-        + """\
+    "a loss in float32 after the update": BOTH_RECEIVED
+    + GENERATOR
+    + """\
         scaler.update()
-        criterion(judge(x)).backward()
-        judge_opt.step()
-        judge_opt.zero_grad()
+        criterion(critic(x)).backward()
+        critic_opt.step()
+        critic_opt.zero_grad()
 """,
-    ),
-    "unanalyzed code computes the gradients of the other optimizer": (
-        BOTH,
-        "pass",
-        MAKE
-        + """\
+    "unanalyzed code computes the gradients of the other optimizer": BOTH_RECEIVED
+    + GENERATOR
+    + """\
         scaler.update()
-        other.backward_of_judge(judge_opt, x)
-        judge_opt.step()
-        judge_opt.zero_grad()
+        other.backward_of_critic(critic_opt, x)
+        critic_opt.step()
+        critic_opt.zero_grad()
 """,
-    ),
+    "unanalyzed code computes them before the backward": BOTH_RECEIVED
+    + """\
+        with torch.autocast("cuda", dtype=torch.float16):
+            features = generator(x)
+        grad = other.forward_backward(features.detach(), critic_opt)
+        features.backward(scaler.scale(grad))
+        scaler.step(generator_opt)
+        scaler.update()
+        critic_opt.step()
+        generator_opt.zero_grad()
+        critic_opt.zero_grad()
+""",
 }
 
 
-def _make(parts: tuple[str, str, str]) -> str:
-    optimizers, before, loop = parts
-    return HEAD.format(optimizers=optimizers, before=before) + textwrap.indent(textwrap.dedent(loop), " " * 8)
-
-
-@pytest.mark.parametrize("parts", WRONG.values(), ids=WRONG)
-def test_a_mistake_is_found_and_is_only_possible(parts: tuple[str, str, str]) -> None:
-    source = _make(parts)
-    expected = [
-        (number, line.partition("# ")[2]) for number, line in enumerate(source.splitlines(), 1) if "# AMP" in line
-    ]
+@pytest.mark.parametrize("source", WRONG.values(), ids=WRONG)
+def test_a_mistake_is_found_and_is_only_possible(source: str) -> None:
+    lines = enumerate(source.splitlines(), 1)
+    expected = [(number, line.partition("# ")[2]) for number, line in lines if "# AMP" in line]
     findings = check_source(source)
     assert [(each.line, each.code) for each in findings] == expected
     assert not findings[0].certain
 
 
-@pytest.mark.parametrize("parts", RIGHT.values(), ids=RIGHT)
-def test_a_right_program_is_silent(parts: tuple[str, str, str]) -> None:
-    assert check_source(_make(parts)) == []
+@pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
+def test_a_right_program_is_silent(source: str) -> None:
+    assert check_source(source) == []

@@ -359,11 +359,6 @@ def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
     return checker.find_last_event(ctx.point, (e.Update,), i).subject != ctx.event.subject
 
 
-def is_fed_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if unanalyzed code that may run a backward of its own has received the optimizer."""
-    return checker.optimizer_keys[i] in checker.escape_effects[e.FEEDS]
-
-
 def is_update_for_other(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if an update belongs to another optimizer of the same scaler, which has a separate window."""
     opts = enumerate(ctx.state.optimizer_states)
@@ -380,7 +375,7 @@ DOUBTS: dict[str, Callable[[Checker, EventContext, int], bool]] = {
 #: Exemptions by name (:attr:`~..rule.ViolationKind.exemption`).
 EXCUSES: dict[str, Callable[[Checker, EventContext, int], bool]] = {
     "cleared-elsewhere": is_cleared_elsewhere,
-    "fed-elsewhere": is_fed_elsewhere,
+    "fed-elsewhere": lambda checker, ctx, i: checker.is_fed_elsewhere(i),
     "finite": is_checked_finite,
     "one-scaler": has_one_scaler,
     "same-scaler": may_be_same_scaler,
