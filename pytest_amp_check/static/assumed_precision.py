@@ -8,7 +8,8 @@ option, only overflows and cancellations that spoil the result for ordinary valu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..protocol import events as e
 from ..protocol.event_graph import Program
@@ -228,30 +229,44 @@ def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> st
 
 
 def _functions_around(module: Module, lines: list[int]) -> set[Function]:
-    """Return the functions with one of the lines, all methods of their classes, and the callers of these.
+    """Return the functions with one of the lines, all methods of their classes, and the code that uses these.
 
-    A caller is a function or a class whose code contains the name.
+    Code uses a function or a class if it contains the name. Users of users count for functions alone: a class at a
+    distance passes tensors of an unknown dtype on, as any other code may.
     """
-    text = module.text.split("\n")
     groups: dict[object, list[Function]] = {}
     for function in module.functions.values():
         groups.setdefault(function.cls or function, []).append(function)
-    words: dict[object, set[str]] = {}
-    todo: list[object] = []
-    for group, functions in groups.items():
-        spans = [(_first_line(each), each.node.end_lineno or each.node.lineno) for each in functions]
-        words[group] = {word for first, last in spans for row in text[first - 1 : last] for word in _WORDS.findall(row)}
-        if any(first <= line <= last for first, last in spans for line in lines):
-            todo.append(group)
-    found = set(todo)
+    found = {group for group, functions in groups.items() if any(_holds_line(each, lines) for each in functions)}
+    todo = list(found)
+    words = _words_by_group(module, groups) if todo else {}
     while todo:
         group = todo.pop()
-        names = {group.name} if isinstance(group, Class) else {each.name for each in groups[group]}
-        for other, used in words.items():
-            if other not in found and not names.isdisjoint(used):
-                found.add(other)
-                todo.append(other)
+        if isinstance(group, (Class, Function)):
+            users = [other for other, used in words.items() if group.name in used and other not in found]
+            found.update(users)
+            todo += [] if isinstance(group, Class) else users
     return {function for group in found for function in groups[group]}
+
+
+def _holds_line(function: Function, lines: list[int]) -> bool:
+    """Return True if one of the sorted lines is in a function."""
+    number = bisect_left(lines, _first_line(function))
+    return number < len(lines) and lines[number] <= (function.node.end_lineno or function.node.lineno)
+
+
+def _words_by_group(module: Module, groups: Mapping[object, list[Function]]) -> dict[object, set[str]]:
+    """Return the words in the code of each group of functions."""
+    text = module.text.split("\n")
+    return {
+        group: {
+            word
+            for each in functions
+            for row in text[_first_line(each) - 1 : each.node.end_lineno or each.node.lineno]
+            for word in _WORDS.findall(row)
+        }
+        for group, functions in groups.items()
+    }
 
 
 def _first_line(function: Function) -> int:

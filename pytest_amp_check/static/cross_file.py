@@ -103,7 +103,40 @@ def _missing_call(finding: Finding) -> MissingCall | None:
 
 
 def _has_call(text: str, name: str, method: str) -> bool:
-    return re.search(rf"\b{re.escape(name)}\.{method}\s*\(", text) is not None
+    """Return True if a text calls a method of an object, or passes the object to a method of the same name.
+
+    A method that only passes the call on, as ``def zero_grad(self, optimizer): optimizer.zero_grad()``, is no caller:
+    the calls of that method are.
+    """
+    called = re.escape(name)
+    given = rf"\.{method}\s{{0,8}}\(\s{{0,8}}(?:\w{{1,80}}\.){{0,8}}{called}\s{{0,8}}[,)]"
+    if re.search(given, text) is not None:
+        return True
+    if re.search(rf"\b{called}\.{method}\s*\(", text) is None:
+        return False
+    return re.search(rf"\bdef {method}\(", text) is None or not _only_passes_on(text, name, method)
+
+
+def _only_passes_on(text: str, name: str, method: str) -> bool:
+    """Return True if all calls on a bare name are in functions that have the name of the method and get the object."""
+    tree = _parse_or_none(text)
+    if tree is None:
+        return False
+    nodes = walk(tree)
+    forwarders = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.name == method
+        and any(each.arg == name for each in [*node.args.args, *node.args.kwonlyargs])
+    ]
+    passed_on = {node for each in forwarders for node in walk(each)}
+    called = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    return all(
+        node in passed_on
+        for node in called
+        if isinstance(node.func, ast.Attribute) and node.func.attr == method and tail_name(node.func.value) == name
+    )
 
 
 def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:

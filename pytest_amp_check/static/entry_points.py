@@ -264,7 +264,7 @@ def analyze_as_low(
 def _index_calls(module: Module) -> dict[str, list[ast.Call]]:
     """Return the calls of a file by the last name of the callee."""
     found: dict[str, list[ast.Call]] = {}
-    for node in walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             found.setdefault(tail_name(node.func), []).append(node)
     return found

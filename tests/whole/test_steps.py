@@ -37,7 +37,8 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
         "f'\\\\bwith\\\\b.{{0,200}}\\\\b{function.name}\\\\(.{{0,200}}\\\\bas\\\\b'",
     ): [r"\bwith\b.{0,200}\bregion\(.{0,200}\bas\b"],
     ("static/interpreter/disabled_flags.py", "by_name"): [r"\bsetattr\(\s{0,8}cfg\b|\bcfg\.__dict__"],
-    ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/cross_file.py", r"f'\\b{called}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/cross_file.py", r"f'\\bdef {method}\\('"): [r"\bdef zero_grad\("],
     ("static/cross_file.py", r"f'\\bself\\.{called}\\.{method}\\s*\\('"): [r"\bself\.scaler\.update\s*\("],
     ("static/cross_file.py", r"f'(?<!\\bself\\.)\\b{called}\\.{method}\\s*\\('"): [
         r"(?<!\bself\.)\bscaler\.update\s*\("
@@ -48,7 +49,10 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ): [r"\bself\.scaler\s{0,8}=\s{0,8}(?:\w{1,80}\.){0,8}_?[A-Z]\w{0,80}\("],
     ("static/cross_file.py", r"f'\\b{cls}\\b'"): [r"\bTrainer\b"],
     ("static/cross_file.py", "classes"): [r"^class\s+(\w+)"],
-    ("static/cross_file.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
+    ("static/cross_file.py", "given"): [
+        r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b",
+        r"\.zero_grad\s{0,8}\(\s{0,8}(?:\w{1,80}\.){0,8}optimizer\s{0,8}[,)]",
+    ],
     ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
     ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
         rb"\.to\([^)]{0,200}?(?:half|float16|dtype)",
@@ -63,11 +67,18 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
     (
         "static/interpreter/disabled_flags.py",
-        r"f'\\b{name}(?:\\[[^][\\n]{{1,80}}\\]\\s{{0,8}}[-+*/|&]?=(?!=)|\\.update\\()'",
-    ): [r"\bcfg(?:\[[^][\n]{1,80}\]\s{0,8}[-+*/|&]?=(?!=)|\.update\()"],
+        r"f'{name}(?:\\[[^][\\n]{{1,80}}\\]\\s{{0,8}}[-+*/|&]?=(?!=)|\\.update\\()'",
+    ): [r"cfg(?:\[[^][\n]{1,80}\]\s{0,8}[-+*/|&]?=(?!=)|\.update\()"],
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or _NOTHING"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],
+    ("static/sources/patterns.py", "pattern"): [
+        patterns._CAST_STATEMENT,
+        patterns._LOW_TENSOR,
+        patterns._GIVEN_DTYPE,
+        patterns._GIVEN_TO_CLASS,
+        patterns._RETURNED_CAST,
+    ],
     ("static/sources/patterns.py", "_UPDATE % {b'name': re.escape(name)}"): [patterns._UPDATE % {b"name": b"ema"}],
     ("static/project/import_reach.py", "b'(?<![\\\\w.])(?:\\\\w+\\\\.)?' + function.encode() + _ARGUMENTS"): [
         rb"(?<![\w.])(?:\w+\.)?norm" + import_reach._ARGUMENTS

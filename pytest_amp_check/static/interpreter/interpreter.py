@@ -233,6 +233,8 @@ class Interpreter:
         self.assumes_region = False
         #: Calls that the analysis visited; None if no consumer asks for them.
         self.visited_calls: VisitedCalls | None = None
+        #: Long formulas, with the equivalent formula that asks each predicate once.
+        self._reduced_formulas: dict[Formula, Formula] = {}
         self.branch_runs = BranchRuns()
         self.begin_graph("<module>")
 
@@ -524,7 +526,9 @@ class Interpreter:
             return formula
         # Joins repeat a question in every option of a union. Unrelated predicates in place of the options could all
         # be true, or none: a scaler of one branch would then scale and step on different paths.
-        reduced = reduce_formula(formula, MAX_REDUCED_PREDICATES)
+        reduced = self._reduced_formulas.get(formula)
+        if reduced is None:
+            reduced = self._reduced_formulas[formula] = reduce_formula(formula, MAX_REDUCED_PREDICATES)
         if count_predicates(reduced, MAX_PREDICATES) < MAX_PREDICATES:
             return reduced
         return self.predicate_formula(("long", formula), "", self.current_loops())

@@ -164,7 +164,7 @@ def _averages_copy(interp: Interpreter, targets: list[ast.expr]) -> bool:
     frame = interp.state.frame
     for target in targets:
         if isinstance(target, ast.Name):
-            nodes = [*walk(frame.module.tree)] if frame.function is None else frame.function.nodes
+            nodes = frame.module.nodes if frame.function is None else frame.function.nodes
             if averages_variable(interp, nodes, target.id, CALLS):
                 return True
         elif isinstance(target, ast.Attribute) and frame.cls is not None and is_averaged(frame.cls, target.attr):

@@ -203,7 +203,7 @@ def _find_collection(interp: Interpreter, node: ast.AST) -> ast.expr | None:
 
 def _iterate_generators(interp: Interpreter) -> Iterator[tuple[ast.AST, ast.comprehension | ast.For]]:
     """Yield the loops and comprehensions of the current file, each with its target and iterable."""
-    for loop in walk(interp.state.frame.module.tree):
+    for loop in interp.state.frame.module.nodes:
         if isinstance(loop, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             for generator in loop.generators:
                 yield loop, generator
@@ -225,7 +225,7 @@ def _holds_modules(interp: Interpreter, collection: ast.expr | None) -> bool:
     }
     owners = (
         node.value
-        for node in walk(interp.state.frame.module.tree)
+        for node in interp.state.frame.module.nodes
         if isinstance(node, ast.Attribute) and node.attr in _MODULE_METHODS
     )
     return any(
@@ -263,7 +263,7 @@ def _is_unbound(interp: Interpreter, owner: UnknownValue) -> bool:
         return False
     bound = (
         name
-        for node in walk(module.tree)
+        for node in module.nodes
         for name in (
             [node.id]
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)

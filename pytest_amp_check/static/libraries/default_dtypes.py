@@ -17,7 +17,7 @@ from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import tail_name
 from .loaded_settings import find_loaded_setting
-from .syntax_queries import assigned_values, constant_of_node, find_nodes, keywords_of, last_name
+from .syntax_queries import assigned_values, constant_of_node, keywords_of, last_name
 
 #: Maximum number of variables and attributes that lead to the default of a setting.
 MAX_STEPS = 4
@@ -46,16 +46,26 @@ def _is_dtype_of_region(interp: Interpreter, node: ast.expr) -> bool:
     if not text or "autocast" not in interp.state.frame.module.identifiers:
         return False
     # The same name in another function may be another variable.
-    is_local = isinstance(node, ast.Name) and function is not None
-    calls = function.find_nodes(ast.Call) if is_local and function is not None else _calls_of_module(interp)
-    regions = [call for call in calls if last_name(call.func) == "autocast"]
+    regions = (
+        _autocast_calls(function.find_nodes(ast.Call))
+        if isinstance(node, ast.Name) and function is not None
+        else interp.file_data(_Regions)[interp.state.frame.module]
+    )
     given = [keywords_of(call).get("dtype") or (call.args[1] if len(call.args) > 1 else None) for call in regions]
     text = text.removeprefix("self.")
     return any(each is not None and access_text(each).removeprefix("self.") == text for each in given)
 
 
-def _calls_of_module(interp: Interpreter) -> Iterable[ast.Call]:
-    return find_nodes(interp.state.frame.module.tree, ast.Call)
+class _Regions(dict[Module, list[ast.Call]]):
+    """Calls of autocast in a module."""
+
+    def __missing__(self, module: Module) -> list[ast.Call]:
+        made = self[module] = _autocast_calls(module.find_nodes(ast.Call))
+        return made
+
+
+def _autocast_calls(calls: Iterable[ast.Call]) -> list[ast.Call]:
+    return [call for call in calls if last_name(call.func) == "autocast"]
 
 
 def find_default(interp: Interpreter, node: ast.expr) -> ast.expr | None:
@@ -133,7 +143,7 @@ def _default_of_entry(interp: Interpreter, table: str, setting: ast.expr, steps:
 def _default_of_variable(interp: Interpreter, name: str, steps: int) -> ast.expr | None:
     function = interp.state.frame.function
     made = assigned_values(
-        find_nodes(interp.state.frame.module.tree, ast.Assign) if function is None else function.find_nodes(ast.Assign),
+        interp.state.frame.module.find_nodes(ast.Assign) if function is None else function.find_nodes(ast.Assign),
         name,
     )
     if made:
@@ -191,7 +201,7 @@ class _ArgumentDefaults(dict[Module, dict[str, ast.expr | None]]):
 
     def __missing__(self, module: Module) -> dict[str, ast.expr | None]:
         made: dict[str, ast.expr | None] = {}
-        for call in find_nodes(module.tree, ast.Call):
+        for call in module.find_nodes(ast.Call):
             if tail_name(call.func) == "add_argument":
                 default = keywords_of(call).get("default")
                 for flag in map(constant_of_node, call.args):

@@ -43,7 +43,7 @@ def _report_misused_float8(interp: Interpreter) -> None:
             _check_order_of_scales(interp, [node for node in nodes if isinstance(node, _LOOPS)])
         functions = [function.node for function in module.functions.values()]
         _check_order_of_scales(interp, [node for node in functions if isinstance(node, _FUNCTIONS)])
-    calls = find_nodes(module.tree, ast.Call) if _MXFP8 in names or _FIRST in module.text else []
+    calls = module.find_nodes(ast.Call) if _MXFP8 in names or _FIRST in module.text else []
     for call in calls:
         format_ = keywords_of(call).get("fp8_format")
         if (

@@ -599,7 +599,7 @@ def _is_only_made(engine: FrameworkEngine, optimizer: str, modules: Iterable[Mod
     methods = FRAMEWORKS[engine.framework].engine.methods
     preparing = {name for name, effect in methods.items() if effect == frameworks.PREPARE}
     others = {node for module in modules for node in _nodes_with_own_engine(module, engine)}
-    nodes = [node for module in modules for node in walk(module.tree)]
+    nodes = [node for module in modules for node in module.nodes]
     calls = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in preparing]
     own = optimizer.rpartition(".")[2]
     if any(_may_be_optimizer(argument, own) for call in calls if call not in others for argument in call.args):

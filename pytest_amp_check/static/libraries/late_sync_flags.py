@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from ...protocol import events as e
 from ...protocol.source_text import SourceText, access_text
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..project.syntax import walk
 from .syntax_queries import last_name
 
 _FLAG = "require_backward_grad_sync"
@@ -19,7 +18,7 @@ def _report_late_flags(interp: Interpreter) -> None:
     """Report the assignments of the flag that stand between a forward of the model and a backward in one loop."""
     if _FLAG not in interp.module.identifiers:
         return
-    for loop in walk(interp.module.tree):
+    for loop in interp.module.nodes:
         if isinstance(loop, _LOOPS):
             for assignment, target, forward in _find_late_assignments(loop):
                 names: dict[str, object] = {"flag": SourceText(target), "forward": SourceText(forward)}

@@ -28,7 +28,7 @@ from .framework_bases import derives_from
 from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework
 from .gradients import emit_clip
 from .losses import as_loss
-from .syntax_queries import constant_of_node, elements_of, find_nodes, keywords_of, last_name
+from .syntax_queries import constant_of_node, elements_of, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
@@ -47,7 +47,7 @@ class TrainerCalls:
     """The ``Trainer`` calls of one file."""
 
     def __init__(self, module: Module) -> None:
-        calls = find_nodes(module.tree, ast.Call)
+        calls = module.find_nodes(ast.Call)
         self.keyword_nodes = [keywords_of(call) for call in calls if last_name(call.func) == "Trainer"]
 
     def rate_precisions(self, precisions: tuple[object, ...]) -> str | None:

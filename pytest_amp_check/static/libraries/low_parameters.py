@@ -598,7 +598,7 @@ def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
 
 def _find_trainer_arguments(interp: Interpreter) -> list[dict[str | None, ast.expr]]:
     """Return the keyword arguments of all ``TrainingArguments`` calls in the file."""
-    calls = find_nodes(interp.state.frame.module.tree, ast.Call)
+    calls = interp.state.frame.module.find_nodes(ast.Call)
     return [keywords_of(call) for call in calls if last_name(call.func) in frameworks.TRAINER_ARGUMENTS]
 
 

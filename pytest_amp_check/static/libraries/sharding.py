@@ -19,7 +19,7 @@ from ..interpreter.values.value import Value
 from ..project.module import Class
 from ..project.syntax import tail_name, walk
 from .arguments import items_of
-from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
+from .syntax_queries import callee_of, constant_of_node, keywords_of, last_name, receiver_of
 
 
 def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_shards: Callable[[], bool]) -> bool:
@@ -105,7 +105,7 @@ def _modules_of(params: Value | None) -> frozenset[int]:
 
 def _clips_sharded_module(interp: Interpreter) -> bool:
     """Return True if an object in this file clips its own gradients, like a sharded module does."""
-    for call in find_nodes(interp.module.tree, ast.Call):
+    for call in interp.module.find_nodes(ast.Call):
         of = receiver_of(call) if last_name(call.func) == "clip_grad_norm_" else None
         if of is not None and not (dotted_name(interp, of) or "").startswith("torch."):
             return True

@@ -69,7 +69,7 @@ def _allows_uneven_ends(module: Module) -> bool:
     """Return True if a file lets ranks finish at different times."""
     if module.identifiers.isdisjoint(_JOINS):
         return False
-    contexts = [item.context_expr for block in find_nodes(module.tree, ast.With) for item in block.items]
+    contexts = [item.context_expr for block in module.find_nodes(ast.With) for item in block.items]
     return any(last_name(callee_of(context)) in _JOINS for context in contexts)
 
 

@@ -417,14 +417,14 @@ def _call_autograd_grad(
 def _computes_norms(interp: Interpreter) -> bool:
     """Return True if the running function computes norms."""
     frame = interp.state.frame
-    names = {tail_name(node) for node in walk(frame.function.node if frame.function is not None else frame.module.tree)}
+    names = {tail_name(node) for node in (frame.function or frame.module).nodes}
     return not _NORMS.isdisjoint(names)
 
 
 def _squares_result(interp: Interpreter, node: ast.AST) -> bool:
     """Return True if the running function squares the result of a call, as a penalty on squared gradients does."""
     frame = interp.state.frame
-    nodes = walk(frame.function.node if frame.function is not None else frame.module.tree)
+    nodes = (frame.function or frame.module).nodes
     names = {
         target.id
         for each in nodes

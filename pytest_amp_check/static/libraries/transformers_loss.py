@@ -13,7 +13,7 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ExternalName
 from ..project.module import Class, Function, assigned_pairs
 from ..project.syntax import statements_in, tail_name, walk
-from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name
+from .syntax_queries import callee_of, constant_of_node, keywords_of, last_name
 
 #: Parameter in which the Trainer passes the number of tokens of the window, since transformers 4.46.
 WINDOW_ITEMS = "num_items_in_batch"
@@ -69,11 +69,11 @@ def _may_divide(method: Function, lineage: list[Class]) -> bool:
 
 def _has_windows_of_one(interp: Interpreter, cls: Class) -> bool:
     """Return True if the file itself creates the trainers, all of them with windows of one micro-batch."""
-    calls = find_nodes(interp.module.tree, ast.Call)
+    calls = interp.module.find_nodes(ast.Call)
     created = [call for call in calls if last_name(call.func) == cls.name]
     if not created:
         return False
-    pairs = [pair for node in walk(interp.module.tree) for pair in assigned_pairs(node)]
+    pairs = [pair for node in interp.module.nodes for pair in assigned_pairs(node)]
     for call in created:
         settings = keywords_of(call).get("args") or (call.args[1] if len(call.args) > 1 else None)
         if isinstance(settings, ast.Name):

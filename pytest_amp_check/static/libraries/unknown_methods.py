@@ -48,7 +48,7 @@ from .losses import (
 )
 from .nonfinite import current_code, find_single_assignment
 from .parts import cast_part, cast_part_to
-from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
+from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
 
 #: Methods of tensors. No method in this set runs a model.
 OF_TENSORS = (
@@ -306,7 +306,7 @@ def _call_update_parameters(
 
     An exponential average moves towards the weights as they are, so a skipped step does it no harm.
     """
-    makes = [call for call in find_nodes(interp.module.tree, ast.Call) if last_name(call.func) == "AveragedModel"]
+    makes = [call for call in interp.module.find_nodes(ast.Call) if last_name(call.func) == "AveragedModel"]
     if any(each.arg in _AVERAGE_FUNCTIONS for call in makes for each in call.keywords):
         return None
     model = object_ref_of(first_or_named(args, keywords, "model"), "module")
@@ -348,8 +348,23 @@ def _call_named_parameters(
     return SequenceValue([SequenceValue([interp.fresh_unknown(node, "name"), parameter])])
 
 
+def _clear_argument(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """Emit the clear of an engine for the optimizers that it receives: ``strategy.zero_grad(optimizer)``."""
+    given = [each for value in args for each in value.alternatives()]
+    refs = [ref for each in given if (ref := object_ref_of(each, "optimizer")) is not None]
+    if not refs:
+        return None
+    owners = tuple(dict.fromkeys(ref.tracked_object.key for ref in refs))
+    names = {"optimizer": first_argument_text(node) or refs[0].tracked_object.name, "call": expression_text(node)}
+    interp.emit(e.ZeroGrad, node, owners=owners, names=names)
+    return NONE
+
+
 _METHODS: dict[str, Method] = {
     "backward": _call_backward,
+    "zero_grad": _clear_argument,
     **dict.fromkeys(
         [name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _call_scaling_in_place
     ),

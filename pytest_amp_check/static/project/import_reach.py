@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 from ...protocol.sites import is_test_file
-from ..sources import code_blocks, patterns, source_files
+from ..sources import code_blocks, source_files
 from ..sources.newer_syntax import explain_rejection
 from ..sources.patterns import MANUAL_LOW_WORDS, Code
 from ..sources.tokens import refuse_dense
@@ -455,9 +455,12 @@ def _find_import_root(project: Project, path: str) -> str:
     top = package_top(directory)
     root = top if top != directory else os.path.dirname(top)
     parts = path.removesuffix(".py").split(os.sep)
+    stem = os.fsencode(parts[-1])
     for importer in project.importers.importers_of(parts[-1], project.members):
-        for module, name, _ in patterns.iterate_imports(source_files.load_or_nothing(importer)):
+        for module, name in project.importers.imports_of(importer):
             for dotted in (module, module + b"." + name):
+                if not dotted.endswith(stem):
+                    continue
                 names = os.fsdecode(dotted).split(".")
                 above = os.sep.join(parts[: -len(names)])
                 if parts[-len(names) :] == names and len(above) < len(root):

@@ -163,17 +163,28 @@ class Function:
         return False
 
     def attributes_filled(self) -> frozenset[str]:
-        """Return the attributes that the function sets, and the attributes whose own attributes it accesses.
+        """Return the attributes that the function sets, and those that it uses as objects other than None.
 
-        An object with an accessed attribute is not None.
+        An object with an accessed attribute is not None, and neither is one that a scaler unscales or steps.
         """
         if self._attributes_filled is None:
             attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
             stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-            self._attributes_filled = frozenset(
-                stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)}
-            )
+            accessed = {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)}
+            self._attributes_filled = frozenset(stored | accessed | self._attributes_stepped())
         return self._attributes_filled
+
+    def _attributes_stepped(self) -> set[str]:
+        """Return the attributes that a scaler unscales or steps: ``scaler.step(self.optimizer)``."""
+        return {
+            node.args[0].attr
+            for node in self.nodes
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("step", "unscale_")
+            and node.args
+            and isinstance(node.args[0], ast.Attribute)
+        }
 
     def attributes_used(self) -> frozenset[str]:
         """Return the names of all attributes in the function, of any object."""
@@ -450,6 +461,8 @@ class Module:
 
     __slots__ = (
         "_bindings",
+        "_nodes",
+        "_nodes_by_kind",
         "_roles",
         "_word_counts",
         "aliases",
@@ -493,6 +506,8 @@ class Module:
         self.imports: dict[str, ImportedName] = {}
         self.star_imports: list[ImportedName] = []
         self._bindings: dict[str, list[ast.stmt]] | None = None
+        self._nodes: list[ast.AST] | None = None
+        self._nodes_by_kind: dict[type[ast.AST], list[Any]] = {}
         self._word_counts: Counter[str] | None = None
         #: Names bound exactly once, by the node of a function or of the module, after the first use.
         self.names_bound_once: dict[ast.AST, frozenset[str]] = {}
@@ -522,8 +537,23 @@ class Module:
             cls.methods.clear()
             cls._assignments.clear()
             cls._counter_attributes.clear()
-        for table in (self.functions, self.classes, self.functions_by_name, _stored_names_cache):
+        for table in (self.functions, self.classes, self.functions_by_name, self._nodes_by_kind, _stored_names_cache):
             table.clear()
+        self._nodes = None
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the file, with the root, in the order of :func:`~.syntax.walk`."""
+        if self._nodes is None:
+            self._nodes = walk(self.tree)
+        return self._nodes
+
+    def find_nodes(self, kind: type[Kind]) -> list[Kind]:
+        """Return all nodes of a type in the file."""
+        known: list[Kind] | None = self._nodes_by_kind.get(kind)
+        if known is None:
+            known = self._nodes_by_kind[kind] = [node for node in self.nodes if isinstance(node, kind)]
+        return known
 
     def _index_names(self, tree: ast.Module) -> None:
         """Find all functions and classes, their names and the roles of expressions, in one walk over the tree."""

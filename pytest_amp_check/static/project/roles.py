@@ -66,6 +66,7 @@ class RoleCollector:
         "_alias_by_text",
         "_called_texts",
         "_cast_texts",
+        "_cleared_arguments",
         "_low_cast_texts",
         "_maker_by_text",
         "_members_by_text",
@@ -80,6 +81,8 @@ class RoleCollector:
         self._wrapper_arguments: dict[str, set[str]] = {}
         self._scaler_texts: set[str] = set()
         self._step_targets: dict[str, set[str]] = {}
+        #: Objects whose ``zero_grad`` takes arguments, with these.
+        self._cleared_arguments: dict[str, set[str]] = {}
         #: Expressions that code casts or moves, and those that it casts to a dtype that may be low.
         self._cast_texts: set[str] = set()
         self._low_cast_texts: set[str] = set()
@@ -132,6 +135,10 @@ class RoleCollector:
             owner, argument = find_access_path(func.value), find_access_path(node.args[0])
             if owner is not None and argument is not None:
                 self._step_targets.setdefault(owner, set()).add(argument)
+        elif func.attr == "zero_grad" and node.args:
+            owner, argument = find_access_path(func.value), find_access_path(node.args[0])
+            if owner is not None and argument is not None:
+                self._cleared_arguments.setdefault(owner, set()).add(argument)
         elif func.attr == "backward":
             match func.value:
                 case ast.Call(func=ast.Attribute(attr="scale", value=scaler)) if text := find_access_path(scaler):
@@ -192,6 +199,11 @@ class RoleCollector:
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
             if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
+            elif names & _OF_MODULES == {"zero_grad"} and roles.get(text) == "module":
+                # Theirs takes no optimizer. That of an engine does: `self.strategy.zero_grad(optimizer)`.
+                cleared = self._cleared_arguments.get(text, ())
+                if any(roles.get(each) == "optimizer" or names_optimizer(each) for each in cleared):
+                    del roles[text]
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:
                 if roles.get(target) == "optimizer" or names_optimizer(target):

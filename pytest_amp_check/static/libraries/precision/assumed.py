@@ -162,7 +162,7 @@ def _runs_in_constructor(function: Function, cls: Class) -> bool:
     init = cls.methods.get("__init__")
     if not function.name.startswith("_") or init is None:
         return False
-    uses = [node for node in walk(function.module.tree) if tail_name(node) == function.name]
+    uses = [node for node in function.module.nodes if tail_name(node) == function.name]
     inside = set(map(id, init.nodes))
     return bool(uses) and all(id(node) in inside for node in uses)
 
