@@ -121,6 +121,18 @@ DIVIDED: dict[str, bool] = {
     "loss *= n\nother *= flag\nloss = loss / k + other / k": True,
     "def weigh(a, b):\n    return n * a + flag * b\nloss = weigh(loss, other)": False,
     "def weigh(a, b):\n    return (n * a + flag * b) / k\nloss = weigh(loss, other)": True,
+    # A term of other code has a weight as well.
+    "loss = n * loss + (1 - n) * model.penalty": False,
+    "loss = (1 - n) * model.penalty + n * loss": False,
+    "loss = n * loss + flag * model.penalty": False,
+    "loss = n * loss - model.penalty * flag": False,
+    "loss = n * loss + n * model.penalty": True,
+    "loss = n * loss + model.penalty * n": True,
+    "loss = n * (loss + model.penalty)": True,
+    "loss = (n * loss + flag * model.penalty) / k": True,
+    "loss = n * loss / k + flag * model.penalty / k": True,
+    "w = 1 / k\nloss = w * loss + w * model.penalty": True,
+    "w = 1 / k\nloss = w * loss + w * 0.1 * model.penalty": True,
     # Operations on a quotient that are no divisions.
     "loss = torch.log(loss / k)": False,
     "loss = -torch.log(loss / other).mean()": False,

@@ -642,15 +642,16 @@ def _operate_on_tensors(
     elif op == "**":
         made.normalization = made.normalization._replace(is_divided=False, is_only_summed=False)
     elif op in ("+", "-"):
+        terms = [*parts, *(value for value in (left, right) if isinstance(value, UnknownValue))]
         made.loss_scale = made.loss_scale._replace(
             has_mixed_scales=made.loss_scale.has_mixed_scales or is_unevenly_scaled(parts)
         )
         made.normalization = made.normalization._replace(
             divisors=frozenset.intersection(*(p.normalization.divisors for p in parts)),
-            factors=frozenset.intersection(*(p.normalization.factors for p in parts)),
+            factors=frozenset.intersection(*(term.normalization.factors for term in terms)),
         )
         # Every term has a separate weight, so the sum itself is not divided into shares.
-        has_weighted_terms = len(parts) > 1 and made.normalization.is_only_share and not made.normalization.factors
+        has_weighted_terms = len(terms) > 1 and made.normalization.is_only_share and not made.normalization.factors
         made.normalization = made.normalization._replace(
             is_divided=all(p.normalization.is_divided for p in parts) and not has_weighted_terms
         )

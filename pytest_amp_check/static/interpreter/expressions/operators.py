@@ -7,7 +7,14 @@ import ast
 from ....protocol import events as e
 from ..conditions import conjunction, disjunction, negate
 from ..counters import compute_constant
-from ..identity import Operation, find_divisor_node, record_division, record_multiplication, structural_unknown
+from ..identity import (
+    Operation,
+    find_divisor_node,
+    number_key,
+    record_division,
+    record_multiplication,
+    structural_unknown,
+)
 from ..interpreter import Interpreter, first_result
 from ..source_text import short_text, short_text_or
 from ..values.containers import MappingValue, SequenceValue, merge_into
@@ -140,6 +147,10 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
             record_division(interp, made, left, right, node)
         elif op == "*":
             record_multiplication(interp, made, left, right)
+            if isinstance(right, UnknownValue):
+                # Either may be the weight of the other.
+                factors = made.normalization.factors | {number_key(interp, left)}
+                made.normalization = made.normalization._replace(factors=factors)
     return made
 
 
