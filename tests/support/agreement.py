@@ -25,7 +25,7 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.runtime.record.source import is_conditional
+from pytest_amp_check.runtime.record.source.conditions import is_conditional
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import check_source
 from pytest_amp_check.static.settings import Settings

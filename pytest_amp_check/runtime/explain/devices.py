@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...protocol import events as e
 from ...protocol.finding import TraceStep
 from ..record.recorder import Recorder
-from ..record.source import text_at
+from ..record.source.syntax import text_at
 from .explanation import Explanation, RaisedError
 
 

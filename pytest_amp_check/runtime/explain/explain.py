@@ -13,7 +13,7 @@ from ...protocol.messages import Message, find_messages
 from ...protocol.sites import Site
 from ..record.recorder import Recorder
 from ..record.sites import innermost_user_site, is_library
-from ..record.source import SiteText
+from ..record.source.call_texts import SiteText
 from . import clashes, devices, gradients, half_parameters, passes, sharding, states
 from .explanation import Explanation, RaisedError
 from .frames import frames_of, site_of

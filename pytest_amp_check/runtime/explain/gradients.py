@@ -14,7 +14,8 @@ from ...protocol.finding import TraceStep
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, find_access_path
 from ..record.recorder import Recorder
-from ..record.source import Role, SiteText, text_at
+from ..record.source.call_texts import Role, SiteText
+from ..record.source.syntax import text_at
 from ..record.tracked import TrackedOptimizer
 from .explanation import Explanation, RaisedError
 from .frames import scope_at

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..record.recorder import Recorder
-from ..record.source import SiteText
+from ..record.source.call_texts import SiteText
 from .explanation import Explanation, RaisedError
 from .gradients import find_stepped_optimizer
 from .naming import format_parameter_names

@@ -16,7 +16,7 @@ from ...protocol.sites import Site
 from ..record.graph import FAR, iter_nodes
 from ..record.recorder import Recorder
 from ..record.sites import is_inner
-from ..record.source import SiteText
+from ..record.source.call_texts import SiteText
 from .explanation import Explanation, RaisedError
 from .frames import Scope, user_file_scopes
 from .values import resolve_expression

@@ -9,7 +9,7 @@ import torch
 
 from ...protocol.source_text import SourceText
 from ..record.recorder import Recorder
-from ..record.source import SiteText
+from ..record.source.call_texts import SiteText
 from .clashes import operand_history
 from .explanation import Explanation, RaisedError
 from .gradients import find_stepped_optimizer

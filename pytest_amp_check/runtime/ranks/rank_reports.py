@@ -15,7 +15,7 @@ from ...protocol.ranks import RankReport
 from ...protocol.sites import Site
 from ..record.sharding import are_shards
 from ..record.sites import innermost_user_site, is_inner, is_library
-from ..record.source import SiteText
+from ..record.source.call_texts import SiteText
 from ..run import Run
 
 #: Suffix of a report file. A report is written under another name and then renamed, so a reader sees only whole

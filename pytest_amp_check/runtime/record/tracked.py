@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...protocol.sites import Site
     from ...protocol.tracked_objects import TrackedObject
     from .checkpoint_contents import CheckpointContents
-    from .source import SiteText
+    from .source.call_texts import SiteText
     from .steps import StepRecord
 
 #: Number of parameters that are sampled to see if a backward pass reached an optimizer.

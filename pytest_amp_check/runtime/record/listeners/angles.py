@@ -12,7 +12,8 @@ from ....protocol import events as e
 from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SiteText, find_angle_source
+from ..source.angles import find_angle_source
+from ..source.call_texts import SiteText
 from ..sums import can_observe
 from .listener import Listener, listener_method
 

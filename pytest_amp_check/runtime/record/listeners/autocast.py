@@ -11,7 +11,8 @@ from ....protocol.sites import Site
 from ..recording import Recording, plain_argument
 from ..regions import LeftRegion, dtype_of
 from ..sites import calling_frame, is_inner
-from ..source import ContextText, SiteText, chooses_autocast
+from ..source.call_texts import ContextText, SiteText
+from ..source.mentions import chooses_autocast
 from .listener import Listener, call_listener_method, listener_method
 from .non_finite import NonFiniteListener
 from .threads import ThreadListener

@@ -18,7 +18,7 @@ from ..recording import Recording
 from ..regions import in_float8
 from ..scaled_losses import ScaledLosses
 from ..sharding import policy_low_dtypes
-from ..source import Role, SiteText
+from ..source.call_texts import Role, SiteText
 from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
 from .gradients import GradientListener
 from .listener import Listener, listener_method

@@ -8,7 +8,7 @@ from ....protocol import events as e
 from ....protocol.sites import Site
 from ..checkpoint_contents import CheckpointContents, find_contents
 from ..recording import Recording
-from ..source import Role, SiteText
+from ..source.call_texts import Role, SiteText
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .listener import Listener, listener_method
 

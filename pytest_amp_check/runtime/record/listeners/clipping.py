@@ -16,7 +16,9 @@ from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import Role, SiteText, find_refusal, is_in_try, mentions_scale, reads_gradient, reads_no_size, uses_scale
+from ..source.call_texts import Role, SiteText
+from ..source.conditions import find_refusal, is_in_try
+from ..source.mentions import mentions_scale, reads_gradient, reads_no_size, uses_scale
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method

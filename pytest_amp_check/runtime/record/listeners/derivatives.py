@@ -12,7 +12,7 @@ from ..deferred_values import FoundInf
 from ..graph import find_tensors
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from ..sums import can_observe
 from .gradients import GradientListener
 from .listener import Listener, listener_method

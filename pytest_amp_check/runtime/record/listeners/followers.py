@@ -8,7 +8,7 @@ from typing import Any
 from ....protocol import events as e
 from ..deferred_values import FoundInf
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 

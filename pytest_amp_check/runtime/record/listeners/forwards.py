@@ -11,7 +11,8 @@ from ....protocol.sites import Site
 from .. import active
 from ..forwards import ModuleCalls, float32_products, is_outermost
 from ..recording import Recording
-from ..source import SiteText, chooses_autocast
+from ..source.call_texts import SiteText
+from ..source.mentions import chooses_autocast
 from .listener import Listener, listener_method
 
 #: Largest number of scale calls until the forward pass of an earlier scaled loss is found.

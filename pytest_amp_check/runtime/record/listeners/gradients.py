@@ -19,7 +19,9 @@ from ..gradient_bounds import GradientBounds
 from ..graph import has_nonzero, is_number, plain_number, storage_pointer
 from ..manual_clips import TRIALS, ManualClips
 from ..recording import Recording
-from ..source import SiteText, enclosing_conditions, mentions_scale, reads_no_size
+from ..source.call_texts import SiteText
+from ..source.conditions import enclosing_conditions
+from ..source.mentions import mentions_scale, reads_no_size
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 from .weights import WeightListener

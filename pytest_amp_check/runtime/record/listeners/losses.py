@@ -10,7 +10,7 @@ import torch
 from ....protocol import events as e
 from ..recording import Recording
 from ..regions import LOW
-from ..source import Role, SiteText
+from ..source.call_texts import Role, SiteText
 from ..sums import IntegerSums, LowCounts, RunningAverages, RunningSums, can_observe
 from .listener import Listener, listener_method
 

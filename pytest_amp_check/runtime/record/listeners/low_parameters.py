@@ -12,7 +12,8 @@ from ....protocol.events import Event
 from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
-from ..source import Role, SiteText, text_at
+from ..source.call_texts import Role, SiteText
+from ..source.syntax import text_at
 from ..sums import can_observe
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method

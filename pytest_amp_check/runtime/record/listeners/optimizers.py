@@ -10,15 +10,8 @@ from ....protocol import events as e
 from ....protocol.sites import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
-from ..source import (
-    Role,
-    SiteText,
-    find_window_predicate,
-    has_calling_condition,
-    is_chosen,
-    is_conditional,
-    text_of_optimizer,
-)
+from ..source.call_texts import Role, SiteText, text_of_optimizer
+from ..source.conditions import find_window_predicate, has_calling_condition, is_chosen, is_conditional
 from ..tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method

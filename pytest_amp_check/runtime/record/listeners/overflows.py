@@ -13,7 +13,7 @@ from ....protocol.events import Event
 from ....protocol.sites import Call
 from ..overflows import OverflowMode
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener
 
 #: Factor between the searched steps: 0, 10, 100, and so on. A searched forward pass takes several times as long.

@@ -12,7 +12,7 @@ from ..deferred_values import DeferredNumber
 from ..graph import FAR, divides_by_scale, find_tensors, iter_nodes
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener, listener_method
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Event
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ....protocol import events as e
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener, listener_method
 
 #: Names of torch's communication hooks that cast gradients to float16, including the wrapper of another hook.

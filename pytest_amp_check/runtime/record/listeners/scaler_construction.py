@@ -11,7 +11,7 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ..recording import Recording, plain_argument
 from ..sites import calling_framework
-from ..source import Role, SiteText, assigned_name, has_constant_argument, loop_around
+from ..source.call_texts import Role, SiteText, assigned_name, has_constant_argument, loop_around
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 

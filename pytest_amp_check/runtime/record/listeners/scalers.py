@@ -15,7 +15,8 @@ from ..deferred_values import ONE, DeferredNumber, FoundInf
 from ..graph import dense_values
 from ..recording import Recording
 from ..sharding import unsynchronized_reason
-from ..source import Role, SiteText, is_expected_to_raise, text_of_optimizer
+from ..source.call_texts import Role, SiteText, text_of_optimizer
+from ..source.conditions import is_expected_to_raise
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .derivatives import DerivativeListener
 from .followers import StepFollowersListener

@@ -13,7 +13,7 @@ from ..graph import find_tensors
 from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import ContextText, Role, SiteText
+from ..source.call_texts import ContextText, Role, SiteText
 from ..tracked import TrackedScaler
 from .forwards import ForwardListener
 from .listener import Listener, listener_method

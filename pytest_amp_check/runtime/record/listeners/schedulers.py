@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....protocol import events as e
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener, listener_method
 
 

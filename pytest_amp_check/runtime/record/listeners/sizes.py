@@ -16,7 +16,7 @@ from ..forwards import is_product, output_dtypes
 from ..graph import FAR, iter_nodes
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener, listener_method
 
 #: Nodes between a weight and its product: casts and changes of shape; and their largest number.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....protocol import events as e
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from ..threads import ThreadWatch
 from .listener import Listener, listener_method
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....protocol import events as e
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from .listener import Listener, listener_method
 
 #: Part of torch's message for a trace that finds a cast weight in the cache of a region.

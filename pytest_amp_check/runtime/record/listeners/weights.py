@@ -11,7 +11,7 @@ import torch
 from ....protocol import events as e
 from .. import active
 from ..recording import Recording
-from ..source import SiteText
+from ..source.call_texts import SiteText
 from ..sums import can_observe
 from .listener import Listener, listener_method
 from .low_parameters import LowPrecisionListener

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ....protocol import events as e
 from ....protocol.sites import Site
 from ..recording import Recording
-from ..source import Role, SiteText, text_of_optimizer
+from ..source.call_texts import Role, SiteText, text_of_optimizer
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
