@@ -25,14 +25,17 @@ class Loop:
     current iteration of an unrolled loop. ``uniform_node`` is the statement of a loop whose one iteration stands for
     all, and ``first_node`` the number of the first node of this iteration. ``runs_once`` says that the loop stands for
     the calls of a constructor, each of which fills another object. ``last_iteration_predicates`` have the given truth
-    in the last iteration, and in no other iteration.
+    in the last iteration, and in no other iteration. ``is_dry_run`` says that the iteration only shows the values
+    after it, and ``first_iterations`` holds those of the inner loops, by key.
     """
 
     __slots__ = (
         "breaks",
         "continues",
+        "first_iterations",
         "first_node",
         "frame",
+        "is_dry_run",
         "is_named_microbatches",
         "iteration",
         "key",
@@ -56,6 +59,8 @@ class Loop:
         self.uniform_node: ast.For | ast.AsyncFor | None = None
         self.first_node = 0
         self.last_iteration_predicates: dict[int, bool] = {}
+        self.is_dry_run = False
+        self.first_iterations: dict[int, tuple[Vars, Heap]] = {}
         self.breaks: list[Jump] = []
         self.continues: list[Jump] = []
 

@@ -14,7 +14,7 @@ from ..source_text import short_text
 from ..state import Loop
 from ..values.containers import MappingValue, SequenceValue, UnionValue
 from ..values.contexts import NullContext
-from ..values.definitions import FunctionValue, Instance
+from ..values.definitions import FunctionValue, Heap, Instance, Vars
 from ..values.gradients import ParamsValue
 from ..values.objects import ObjectRef
 from ..values.value import Const, UnknownValue, Value
@@ -29,7 +29,8 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
     """Havoc the variables that the loop body assigns: set them to unknown at the loop head.
 
     A variable with a tracked object or None instead gets a dry run of the body, which shows the value after an
-    iteration.
+    iteration. The dry run of an outer loop is one for all loops inside: with a dry run for each, the work would double
+    with each level.
     """
     names, attributes, grown, items = stored_names(body)
     _open_containers(interp, grown, items, loop)
@@ -38,10 +39,15 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
     assigned = [name for name in names if name in interp.state.frame.vars]
     heap_keys = [key for key in interp.state.heap if key[1] in attributes] if attributes else []
     values = [*(interp.state.frame.vars[name] for name in assigned), *(interp.state.heap[key] for key in heap_keys)]
+    after_vars: Vars = {}
+    after_heap: Heap = {}
     if interp.statement_count < 4_000 and any(_may_become_object(value) for value in values):
-        after_vars, after_heap = _dry_run_iteration(interp, body, loop, bind)
-    else:
-        after_vars, after_heap = {}, {}
+        held = (outer.first_iterations.get(loop.key) for outer in reversed(interp.state.loops))
+        known = next(filter(None, held), None)
+        if known is not None:
+            after_vars, after_heap = known
+        elif not any(outer.is_dry_run for outer in interp.state.loops):
+            after_vars, after_heap = _dry_run_iteration(interp, body, loop, bind)
     key = frozenset((loop.key,))
     for name in assigned:
         value = interp.state.frame.vars[name]
@@ -125,6 +131,7 @@ def _dry_run_iteration(
 
     def run_iteration() -> None:
         trial = Loop(loop.key, len(interp.state.unwind_actions))
+        trial.is_dry_run, trial.first_iterations = True, loop.first_iterations
         interp.state.loops.append(trial)
         bind()
         interp.execute_block(body)

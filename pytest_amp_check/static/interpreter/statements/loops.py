@@ -181,6 +181,9 @@ def _execute_loop(
     open_ended = _defers_step(interp, head, loop)
     after = (interp.state.current_node, interp.state.frame.vars, interp.state.heap)
     interp.state.loops.pop()
+    for outer in interp.state.loops:
+        if outer.is_dry_run:
+            outer.first_iterations[loop.key] = after[1:]
     interp.state.current_node = after_loop
     if (
         not open_ended
