@@ -202,3 +202,32 @@ def test_a_chain_of_casts_is_not_evaluated_for_each_cast(chain: str, monkeypatch
 
     # Links between the casts are evaluated once for each cast behind them.
     assert count(12) < (6 if "view" in chain else 3) * count(6)
+
+
+def _nested_loops(depth: int) -> str:
+    """Return a training in nested loops, each of which sets a variable that may hold an object."""
+    lines = ["import torch", "def train(model, loader, optimizer, cfg):", "    scaler = torch.amp.GradScaler('cuda')"]
+    lines.append("    best = None")
+    for level in range(depth):
+        lines += [f"{'    ' * (level + 1)}for i{level} in range(cfg.n{level}):", f"{'    ' * (level + 2)}last = None"]
+    inside = "    " * (depth + 1)
+    lines += [f"{inside}loss = model(loader.next()).mean()", f"{inside}scaler.scale(loss).backward()"]
+    lines += [f"{inside}{part}" for part in ("scaler.step(optimizer)", "scaler.update()", "best = last = loss")]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_work_grows_linearly_with_the_depth_of_nested_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Interpreter.execute_block
+    counts: list[int] = []
+
+    def counted(interp: Interpreter, statements: list[ast.stmt]) -> object:
+        counts[-1] += len(statements)
+        return known(interp, statements)
+
+    monkeypatch.setattr(Interpreter, "execute_block", counted)
+    for depth in (4, 8, 16):
+        counts.append(0)
+        assert {finding.code for finding in check_source(_nested_loops(depth))} == {"AMP110", "AMP215"}
+    four, eight, sixteen = counts
+    assert eight < 2 * four
+    assert sixteen < 2 * eight
