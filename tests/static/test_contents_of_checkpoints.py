@@ -468,3 +468,48 @@ def train(loader, optimizers, schedulers, parts, path):
 def test_states_of_a_collection(states: str, is_of_optimizers: bool) -> None:
     findings = check_source(COLLECTED.format(states=states), "train.py")
     assert [(finding.label, finding.line) for finding in findings] == [("save:no-scaler", 16)] * is_of_optimizers
+
+
+BY_NAME = """\
+import torch
+
+STATES = {names}
+
+class State:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.epoch = 0
+        self.saved = ["model", "optimizer", "scaler", "epoch"]
+
+    def state_dict(self):
+        made = {{}}
+        for name in self.saved:
+            value = getattr(self, name)
+            if name {test}:
+                made[name] = value.state_dict()
+            else:
+                made[name] = value
+        return made
+
+def save(state, path):
+    torch.save(state.state_dict(), path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "other"),
+    [
+        ("in STATES", "epoch"),
+        ('in ("model", "optimizer", {})', "epoch"),
+        ('in ["optimizer", {}]', "epoch"),
+        ('not in ("epoch", {})', "scaler"),
+        ('not in {{"epoch", {}}}', "scaler"),
+    ],
+)
+@pytest.mark.parametrize("is_state", [True, False])
+def test_a_name_is_looked_up_among_known_names(test: str, other: str, is_state: bool) -> None:
+    last = f'"{({"epoch", "scaler"} - {other}).pop() if is_state else other}"'
+    text = BY_NAME.format(names=f'("model", "optimizer", {last})', test=test.format(last))
+    assert {finding.label for finding in check_source(text)} == (set() if is_state else {WHOLE})

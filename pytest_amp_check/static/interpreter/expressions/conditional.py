@@ -130,6 +130,8 @@ def _pair_formula(
         return left.value in right.value
     if op == "in" and _is_dtype(left) and isinstance(right, SequenceValue) and all(map(_is_dtype, right.items)):
         return disjunction(*(equality_formula(interp, left, item, node) for item in right.items))
+    if op == "in" and isinstance(left, Const) and isinstance(right, SequenceValue) and _holds_constants(right):
+        return any(item.value == left.value for item in right.items)
     known = compute_constant(op, left.value, right.value)
     if known is not None:
         return bool(known.value)
@@ -141,6 +143,11 @@ def _pair_formula(
         left.loops | right.loops,
         node,
     )
+
+
+def _holds_constants(sequence: SequenceValue) -> bool:
+    """Return True if a sequence has no items but known constants."""
+    return not (sequence.is_open or sequence.may_grow) and all(isinstance(item, Const) for item in sequence.items)
 
 
 def _is_dtype(value: Value) -> bool:
