@@ -147,3 +147,40 @@ def test_an_override_with_the_clear_of_its_base(engine: str, tmp_path: Path) -> 
 
 def _join(*parts: str) -> str:
     return "\n".join(textwrap.dedent(part) for part in parts)
+
+
+#: A trainer whose engine takes the optimizer in each of its methods, with AMP or without.
+WITH_FLAG = """\
+import torch
+
+
+class Trainer:
+    def __init__(self, model, strategy, use_amp):
+        self.strategy = strategy
+        self.use_amp = use_amp
+        self.scaler = torch.amp.GradScaler("cuda") if use_amp else None
+        self.model, self.optimizer = self.strategy.prepare(model)
+
+    def step(self, batch):
+        with torch.autocast("cuda", dtype=torch.float16, enabled=self.use_amp):
+            loss = self.model(batch).mean()
+        if self.use_amp:
+            self.scaler.scale(loss).backward(){mark}
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.strategy.backward(loss, self.model)
+            self.strategy.step(self.optimizer)
+        {after}
+
+    def train(self, batches):
+        self.strategy.zero_grad(self.optimizer)
+        for batch in batches:
+            self.step(batch)
+"""
+
+
+@pytest.mark.parametrize(("after", "mark"), [(CLEAR, ""), ("pass", "  # AMP215")])
+def test_an_engine_that_steps_and_clears_what_it_receives_is_no_optimizer(after: str, mark: str) -> None:
+    text = WITH_FLAG.format(after=after, mark=mark)
+    assert places(check_source(text)) == marks(text)

@@ -199,9 +199,9 @@ class RoleCollector:
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
             if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
-            elif names & _OF_MODULES == {"zero_grad"} and roles.get(text) == "module":
+            elif "zero_grad" in names and roles.get(text) in ("module", "optimizer"):
                 # Theirs takes no optimizer. That of an engine does: `self.strategy.zero_grad(optimizer)`.
-                cleared = self._cleared_arguments.get(text, ())
+                cleared = self._cleared_arguments.get(text, set()) - {text}
                 if any(roles.get(each) == "optimizer" or names_optimizer(each) for each in cleared):
                     del roles[text]
         for text, targets_given in self._wrapper_arguments.items():
