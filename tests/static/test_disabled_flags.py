@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from trees import found, marks, write
 
+from pytest_amp_check.static.engine import check_source
+
 STEP = """\
         for x, y in loader:
             optimizer.zero_grad()
@@ -171,3 +173,42 @@ TREES = {
 def test_what_a_switch_guards_is_read(name: str, tmp_path: Path) -> None:
     write(tmp_path, TREES[name])
     assert found(tmp_path) == marks(tmp_path)
+
+
+IN_SEQUENCE = """\
+import torch
+
+FEATURES = {features}
+
+def enable(name):
+    FEATURES.append(name)
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for batch in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch).mean()
+        scaler.scale(loss).backward()
+        if "clip" {test}:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("features", "test", "is_run"),
+    [
+        ("[]", "in FEATURES", True),
+        ('["log"]', "in FEATURES", True),
+        ('["log", "clip"]', "in FEATURES", True),
+        ('["log"]', "not in FEATURES", True),
+        ("[]", 'in ("log", "clip")', True),
+        ("[]", 'in ("log",)', False),
+        ("[]", 'not in ["clip"]', False),
+    ],
+)
+def test_code_that_runs_if_a_sequence_holds_a_name(features: str, test: str, is_run: bool) -> None:
+    found = check_source(IN_SEQUENCE.format(features=features, test=test))
+    assert [finding.code for finding in found] == (["AMP201"] if is_run else [])

@@ -131,7 +131,10 @@ def _pair_formula(
     if op == "in" and _is_dtype(left) and isinstance(right, SequenceValue) and all(map(_is_dtype, right.items)):
         return disjunction(*(equality_formula(interp, left, item, node) for item in right.items))
     if op == "in" and isinstance(left, Const) and isinstance(right, SequenceValue) and _holds_constants(right):
-        return any(item.value == left.value for item in right.items)
+        is_held = any(item.value == left.value for item in right.items)
+        # Other code may add to a sequence that the test does not write out itself.
+        if is_held or isinstance(right_node, (ast.Tuple, ast.List, ast.Set)):
+            return is_held
     known = compute_constant(op, left.value, right.value)
     if known is not None:
         return bool(known.value)
