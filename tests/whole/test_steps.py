@@ -74,6 +74,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],
     ("static/sources/patterns.py", "pattern"): [
         patterns._CAST_STATEMENT,
+        patterns._CAST_TO_CHOICE,
         patterns._LOW_TENSOR,
         patterns._GIVEN_DTYPE,
         patterns._GIVEN_TO_CLASS,

@@ -968,19 +968,23 @@ def may_round_inputs(data: bytes) -> bool:
     return any(word in data for word in (*_FILL_WORDS, _ITEMS)) and _fills_large_number(Code(data))
 
 
-def _has_low_line(pattern: bytes, data: bytes) -> bool:
-    """Return True if a line that names a low dtype matches a pattern.
+def _has_line(pattern: bytes, words: Iterable[bytes], data: bytes) -> bool:
+    """Return True if a line with one of some words matches a pattern.
 
-    A byte search for the names and a search of these lines take a tenth of the time of a search of all code.
+    A byte search for the words and a search of these lines take a tenth of the time of a search of all code.
     """
-    lines = b"\n".join([line for _, line in _lines_of_words(_LOW_DTYPE_WORDS, data)])
+    lines = b"\n".join([line for _, line in _lines_of_words(words, data)])
     return bool(lines) and re.search(pattern, lines) is not None
+
+
+def _has_low_line(pattern: bytes, data: bytes) -> bool:
+    """Return True if a line that names a low dtype matches a pattern."""
+    return _has_line(pattern, _LOW_DTYPE_WORDS, data)
 
 
 def _casts_to_choice(data: bytes) -> bool:
     """Return True if code casts a model to a dtype that a variable or a setting holds."""
-    lines = b"\n".join([line for _, line in _lines_containing(b".to(", data)])
-    return bool(lines) and re.search(_CAST_TO_CHOICE, lines) is not None
+    return _has_line(_CAST_TO_CHOICE, (b".to(",), data)
 
 
 def gives_dtype(data: bytes) -> bool:
