@@ -180,7 +180,7 @@ ENDED = """\
 import torch
 from torch import nn
 
-model = nn.Linear(4, 6)
+model = nn.Linear(4, 6).cuda()
 with torch.autocast("cuda", dtype=torch.float16):
     hidden = model(torch.randn(8, 4).cuda())
     spectrum = torch.fft.rfft(hidden)

@@ -602,7 +602,7 @@ def test_where_tensors_are(cuda: None) -> None:
         assert tensor.device == device and tensor.is_cuda and not tensor.is_cpu and tensor.get_device() == 0
     assert torch.empty(2, device="meta").device.type == "meta"
     assert not torch.empty(2, device="meta").is_cuda
-    assert "device='cuda:0'" in repr(torch.ones(2))
+    assert "device='cuda:0'" in repr(torch.ones(2).cuda())
     for request in (
         lambda: torch.ones(2).to("cuda:1"),
         lambda: torch.ones(2).cuda(1),
@@ -748,6 +748,8 @@ def snapshot() -> dict[tuple[str, str], object]:
         "rnn": torch.nn.utils.rnn,
         "Tensor": torch.Tensor,
         "DataParallel": nn.DataParallel,
+        "workers": importlib.import_module("torch.utils.data.dataloader")._MultiProcessingDataLoaderIter,
+        "dynamo": importlib.import_module("torch._dynamo.trace_rules"),
         "GradScaler": torch.amp.GradScaler,
         "autocast": torch.autocast,
         "DeviceContext": importlib.import_module("torch.utils._device").DeviceContext,

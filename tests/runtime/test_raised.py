@@ -158,9 +158,9 @@ def test_what_a_library_of_kernels_refuses_is_explained_at_the_call(
     body = """
 import fast_kernels
 
-norm = nn.LayerNorm(4)
+norm, layer = nn.LayerNorm(4).cuda(), model[0].cuda()
 with torch.autocast("cuda", dtype=torch.float16):
-    value = model[0](x)[:, :4]
+    value = layer(x.cuda())[:, :4]
     query = norm(value)
     fast_kernels.attention(query, query, value)  # AMP810
 """

@@ -749,9 +749,9 @@ class Rotation(nn.Module):
     def forward(self, x):
         return torch.linalg.svd(x)[0]  # AMP810
 
-model = nn.Sequential(nn.Linear(4, 4), Rotation())
+model = nn.Sequential(nn.Linear(4, 4), Rotation()).cuda()
 with torch.autocast("cuda", dtype=torch.float16):
-    x = torch.randn(4, 4)
+    x = torch.randn(4, 4, device="cuda")
     model(x)
 """,
         ("`torch.linalg.svd` has no kernel for float16, the dtype of `x`: compute it in float32",),

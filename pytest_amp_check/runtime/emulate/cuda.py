@@ -138,12 +138,14 @@ def emulate_cuda() -> Iterator[None]:
     enabled. ``torch.cuda.is_available()`` is true for one device. Tensors moved to or created on "cuda" are on the CPU,
     with real values and a real backward. A real CUDA device of the machine is not used.
 
-    In the region every tensor reports ``device="cuda:0"`` and ``is_cuda``, moved or not, because with one device no
-    tensor can be on the wrong device. As on CUDA, a move to "cuda" or "cpu" creates a copy unless the tensor is known
-    to be there. Low-precision products, convolutions, attention and recurrent layers are computed in float32 and
-    rounded once. ``torch.autocast("cpu")`` keeps the CPU's op lists for tensors on the CPU while autocast is off for
-    "cuda". LSTM, GRU and RNN return float16, as cuDNN does even in bfloat16 regions. Random numbers of the device come
-    from the CPU's generator, and the process groups of nccl from gloo.
+    A tensor that the region has seen created on the CPU, or moved there, reports the CPU. Every other tensor reports
+    ``device="cuda:0"`` and ``is_cuda``. An op on a batch that was left on the CPU and weights on the device raises, as
+    on CUDA. Created before the region, or in a compiled function, the batch raises nothing. As on CUDA, a move to
+    "cuda" or "cpu" creates a copy unless the tensor is known to be there. Low-precision products, convolutions,
+    attention and recurrent layers are computed in float32 and rounded once. ``torch.autocast("cpu")`` keeps the CPU's
+    op lists for tensors on the CPU while autocast is off for "cuda". LSTM, GRU and RNN return float16, as cuDNN does
+    even in bfloat16 regions. Random numbers of the device come from the CPU's generator, and the process groups of nccl
+    from gloo.
 
     Not emulated: several devices, CUDA graphs, memory statistics (all zero), and a ``torch.Generator`` imported by
     name. Another op without a low-precision CPU kernel raises. Inside compiled functions, and for fake tensors, a

@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 import torch.utils._device
+import torch.utils.data.dataloader
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import cast_policy, process_groups
 from .cuda_device import ACCELERATOR, CUDA, DEVICE, NVTX
+from .one_device import check_devices, note_result
 from .storage_sides import SIDES
 
 _CPU = torch.device("cpu")
@@ -89,6 +92,25 @@ def _device_side(device: Any) -> str | None:
     return kind if kind in ("cuda", "cpu") else None
 
 
+def _has_default_device() -> bool:
+    # torch keeps a default device as a function mode.
+    modes: Any = torch._C
+    context = torch.utils._device.DeviceContext
+    return any(isinstance(modes._get_function_stack_at(i), context) for i in range(modes._len_torch_function_stack()))
+
+
+def _is_created_on_cpu(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return True if a factory function without a ``device`` has created a tensor on the CPU.
+
+    A default device, or a tensor among the arguments, decides otherwise.
+    """
+    if not isinstance(result, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    if SIDES.is_default_cuda or _has_default_device():
+        return False
+    return not any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
+
+
 def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) -> Callable[..., Any]:
     """Redirect a factory function to the host device.
 
@@ -98,8 +120,13 @@ def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) 
     @functools.wraps(function)
     def redirected_factory(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
+        # No memory of this machine is pinned.
+        kwargs.pop("pin_memory", None)
         if device is None:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if _is_created_on_cpu(result, args, kwargs):
+                SIDES.set_side(result, "cpu")
+            return result
         result = function(*args, **{**kwargs, "device": _host_device(device)})
         side = _device_side(device)
         if side is None or not isinstance(result, torch.Tensor) or torch.compiler.is_compiling():
@@ -141,13 +168,20 @@ def _replace_method(original: Callable[..., Any]) -> Callable[[Callable[..., Any
     return decorate
 
 
+def _side_of(tensor: torch.Tensor) -> str:
+    """Return the side that a tensor reports."""
+    return SIDES.known_side(tensor) or "cuda"
+
+
 def _finish_move(self: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
     return result if torch.compiler.is_compiling() else SIDES.copy_if_moved(self, result, side)
 
 
 @_replace_method(_Tensor.to)
 def _tensor_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    device = args[0] if args else kwargs.get("device")
+    device = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    if isinstance(device, torch.Tensor):
+        return _finish_move(self, _Tensor.to(self, *args, **kwargs), _side_of(device))
     side = _device_side(device)
     if side is None:
         return _Tensor.to(self, *args, **kwargs)
@@ -166,13 +200,40 @@ def _tensor_cuda(
     return _finish_move(self, _Tensor.to(self, device=_CPU, memory_format=memory_format), "cuda")
 
 
+@_replace_method(_Tensor.type_as)
+def _tensor_type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return _finish_move(self, _Tensor.type_as(self, other), _side_of(other))
+
+
 @_replace_method(_Tensor.cpu)
 def _tensor_cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
     return _finish_move(self, _Tensor.cpu(self, memory_format=memory_format), "cpu")
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-    return self.clone()
+    pinned = self.clone()
+    SIDES.set_side(pinned, "cpu")
+    return pinned
+
+
+def _wrap_next_batch(next_data: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap the method that returns a batch of worker processes, which are on the host."""
+
+    @functools.wraps(next_data)
+    def next_batch(self: Any) -> Any:
+        batch = next_data(self)
+        for each in tree_leaves(batch):
+            if isinstance(each, torch.Tensor) and SIDES.known_side(each) is None:
+                SIDES.set_side(each, "cpu")
+        return batch
+
+    return next_batch
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    result = _default_from_numpy(array)
+    SIDES.set_side(result, "cpu")
+    return result
 
 
 def _record_stream(self: torch.Tensor, stream: object) -> None:
@@ -183,16 +244,23 @@ def _record_stream(self: torch.Tensor, stream: object) -> None:
 _get_device_of = _Tensor.device.__get__
 _default_restore_location: Any = torch.serialization.default_restore_location
 _default_context_init: Any = torch.utils._device.DeviceContext.__init__
+_WorkerLoop: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+_default_from_numpy = torch.from_numpy
 _default_packed_args: Any = torch.nn.utils.rnn._packed_sequence_init_args
 
 
-def _appears_on_cuda(kind: str) -> bool:
-    """Return True if a tensor on a device of this kind must report the emulated device."""
+def _appears_on_cuda(tensor: torch.Tensor, kind: str) -> bool:
+    """Return True if a tensor on a device of this kind must report the emulated device.
+
+    Of a tensor that is not known to have been created on the CPU or moved there, this is assumed.
+    """
     if kind != "cpu":
         return False
     # The frame two levels up is the caller that asks. Compilers create fake tensors on the reported device, and a fake
     # tensor on CUDA ends the process.
-    return not sys._getframe(2).f_globals.get("__name__", "").startswith(_COMPILERS)
+    if sys._getframe(2).f_globals.get("__name__", "").startswith(_COMPILERS):
+        return False
+    return SIDES.known_side(tensor) != "cpu"
 
 
 def _real_device(tensor: torch.Tensor) -> torch.device:
@@ -203,21 +271,21 @@ def _real_device(tensor: torch.Tensor) -> torch.device:
 
 def _tensor_device(self: torch.Tensor) -> torch.device:
     device = _real_device(self)
-    return DEVICE if _appears_on_cuda(device.type) else device
+    return DEVICE if _appears_on_cuda(self, device.type) else device
 
 
 def _is_cuda(self: torch.Tensor) -> bool:
     kind = _real_device(self).type
-    return kind == "cuda" or _appears_on_cuda(kind)
+    return kind == "cuda" or _appears_on_cuda(self, kind)
 
 
 def _is_cpu(self: torch.Tensor) -> bool:
     kind = _real_device(self).type
-    return kind == "cpu" and not _appears_on_cuda(kind)
+    return kind == "cpu" and not _appears_on_cuda(self, kind)
 
 
 def _get_device(self: torch.Tensor) -> int:
-    return 0 if _appears_on_cuda(_real_device(self).type) else int(_Tensor.get_device(self))
+    return 0 if _appears_on_cuda(self, _real_device(self).type) else int(_Tensor.get_device(self))
 
 
 class _TensorType(type):
@@ -255,13 +323,14 @@ def _tensor_type_name(self: torch.Tensor, dtype: Any = None, non_blocking: bool 
         result = _Tensor.type(self, host, non_blocking, **kwargs)
         return result if host is dtype else _finish_move(self, result, "cuda")
     kind = _Tensor.type(self)
-    return kind.replace("torch.", "torch.cuda.", 1) if _real_device(self).type == "cpu" else kind
+    return kind.replace("torch.", "torch.cuda.", 1) if _is_cuda(self) and "cuda" not in kind else kind
 
 
 _set_default_tensor_type = torch.set_default_tensor_type
 
 
 def _set_default_type(t: Any) -> None:
+    SIDES.is_default_cuda = _host_type(t) is not t
     _set_default_tensor_type(_host_type(t))
 
 
@@ -311,13 +380,25 @@ class _Generator(metaclass=_GeneratorType):
         return torch._C.Generator(_host_device(device))
 
 
+def _keep_rules() -> None:
+    """Keep the compiler's tables of torch's functions, which a new process group clears.
+
+    Filled again in the region, they would hold the replaced functions.
+    """
+
+
 def _context_init(self: Any, device: Any) -> None:
     _default_context_init(self, _host_device(device))
 
 
 def _scatter_inputs(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
     # There is only one device, and inputs that are already there are not sent.
-    return (tuple(inputs),), (dict(kwargs or {}),)
+    return (tuple(map(_move_tensors, inputs)),), ({name: _move_tensors(each) for name, each in (kwargs or {}).items()},)
+
+
+def _move_tensors(value: Any) -> Any:
+    """Return an input of a module with the tensors in its containers on the emulated device."""
+    return tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, value)
 
 
 def _packed_sequence_args(data: Any, batch_sizes: Any = None, sorted_indices: Any = None, unsorted: Any = None) -> Any:
@@ -449,11 +530,17 @@ class RedirectMode(TorchFunctionMode):
                 args = (torch.device("cuda", args[0]), *args[1:])
             if runs_backward(func):
                 return run_backward_in(self, func, args, kwargs or {})
+        if not torch.compiler.is_compiling():
+            check_devices(func, args, kwargs or {})
         if not kwargs:
-            return func(*args)
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _host_device(kwargs["device"])}
-        return func(*args, **kwargs)
+            result = func(*args)
+        else:
+            if kwargs.get("device") is not None:
+                kwargs = {**kwargs, "device": _host_device(kwargs["device"])}
+            result = func(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            note_result(result, args)
+        return result
 
 
 def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
@@ -468,6 +555,8 @@ def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
                 attribute,
                 _wrap_factory(getattr(owner, attribute), shares_memory=attribute in ("as_tensor", "asarray")),
             )
+    yield torch_, "from_numpy", _from_numpy
+    yield _WorkerLoop, "_next_data", _wrap_next_batch(_WorkerLoop._next_data)
     yield torch_, "Generator", _Generator
     yield torch_, "set_autocast_enabled", _set_autocast_enabled
     yield torch_, "is_autocast_enabled", _is_autocast_enabled
@@ -481,6 +570,7 @@ def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "to", _tensor_to
     yield torch.Tensor, "cuda", _tensor_cuda
     yield torch.Tensor, "cpu", _tensor_cpu
+    yield torch.Tensor, "type_as", _tensor_type_as
     yield torch.Tensor, "pin_memory", _pin_memory
     yield torch.Tensor, "record_stream", _record_stream
     yield torch.Tensor, "get_device", _get_device
@@ -501,6 +591,7 @@ def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.TypedStorage, "cuda", _storage_cuda
     yield torch.serialization, "default_restore_location", _restore_location
     yield torch.utils._device.DeviceContext, "__init__", _context_init
+    yield sys.modules["torch._dynamo.trace_rules"], "clear_lru_cache", _keep_rules
     yield torch.nn.DataParallel, "scatter", _scatter_inputs
     yield torch.nn.utils.rnn, "_packed_sequence_init_args", _packed_sequence_args
     yield torch.backends.cudnn, "is_acceptable", lambda tensor: False

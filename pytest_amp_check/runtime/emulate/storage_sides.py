@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing import reductions
 
 _weak: Any = reductions.StorageWeakRef
+_without_overrides: Any = torch._C.DisableTorchFunction
 
 
 class StorageSides:
@@ -21,6 +22,8 @@ class StorageSides:
     """
 
     def __init__(self) -> None:
+        #: True if the default tensor type of the program is one of the emulated device.
+        self.is_default_cuda = False
         # A weak reference prevents the address of a storage from being reused.
         self._side_by_storage: dict[int, tuple[Any, str]] = {}
         self._purge_size = 1024
@@ -39,7 +42,7 @@ class StorageSides:
 
     def is_on(self, tensor: torch.Tensor, side: str) -> bool:
         """Return True if a tensor is on this side. The result of an op on other tensors is on the emulated device."""
-        known = self._known_side(tensor)
+        known = self.known_side(tensor)
         if known is not None:
             return known == side
         return side == "cuda" and tensor.grad_fn is not None
@@ -55,7 +58,7 @@ class StorageSides:
         for each in operands:
             if not isinstance(each, torch.Tensor) or not each.is_floating_point():
                 continue
-            known = self._known_side(each)
+            known = self.known_side(each)
             if known == "cuda":
                 return True
             on_cpu = on_cpu or known == "cpu" or each.is_leaf
@@ -63,11 +66,14 @@ class StorageSides:
 
     def may_run_on_cuda(self, operands: Iterable[torch.Tensor]) -> bool:
         """Return True unless nothing was moved to the emulated device, or an operand is known to be on the CPU."""
-        return self._any_on_cuda and all(self._known_side(each) != "cpu" for each in operands)
+        return self._any_on_cuda and all(self.known_side(each) != "cpu" for each in operands)
 
-    def _known_side(self, tensor: torch.Tensor) -> str | None:
+    def known_side(self, tensor: torch.Tensor) -> str | None:
+        """Return "cuda" or "cpu", or None for a tensor of which neither is known."""
         try:
-            entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
+            # A function mode of the program must not see this access.
+            with _without_overrides():
+                entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return None
         return None if entry is None else entry[1]
@@ -84,7 +90,7 @@ class StorageSides:
 
     def clear(self) -> None:
         self._side_by_storage.clear()
-        self._any_on_cuda = False
+        self._any_on_cuda = self.is_default_cuda = False
 
 
 SIDES = StorageSides()

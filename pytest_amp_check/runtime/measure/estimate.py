@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...protocol.byte_sizes import parse_size
 from ..emulate.cuda import emulate_cuda
+from ..emulate.one_device import without_device_checks
 from ..emulate.redirects import run_backward_in, runs_backward
 from .memory import Memory
 from .stand_ins import StandIns, foreach_by_default, replace_attribute
@@ -121,6 +122,7 @@ def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPAC
     with ExitStack() as stack:
         if cuda:
             stack.enter_context(emulate_cuda())
+            stack.enter_context(without_device_checks())
             # torch would take the emulated device as the device of constants. Fake tensors report "cpu" without the
             # patch.
             stack.enter_context(replace_attribute(torch.Tensor, "device", torch._C.TensorBase.device))

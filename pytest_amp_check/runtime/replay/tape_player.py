@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from ..emulate.one_device import without_device_checks
 from ..record.listeners.non_finite import TapedBackward
 from ..record.tape import Precision, Slot, TapedCall, get_at_path
 from .op_trace import OpTrace
@@ -47,7 +48,7 @@ class TapePlayer:
                 # The original run has already changed the tensor permanently.
                 self._results[serial] = args[0]
                 continue
-            with _restore_precision(call.precision, autocast=self._op_trace is not None):
+            with _restore_precision(call.precision, autocast=self._op_trace is not None), without_device_checks():
                 result = call.function(*args, **kwargs)
             self._results[serial] = args[0] if getattr(call.function, "__name__", "") == "__setitem__" else result
 
@@ -74,7 +75,8 @@ class TapePlayer:
         if self._op_trace is not None:
             self._op_trace.in_backward = True
         weights = [torch.full_like(root, 1.0 / scale) for root in roots]
-        return list(torch.autograd.grad(roots, inputs, weights, allow_unused=True))
+        with without_device_checks():
+            return list(torch.autograd.grad(roots, inputs, weights, allow_unused=True))
 
     def _slot_value(self, slot: Slot) -> Any:
         return get_at_path(self._results[slot.call_number], slot.access_path)
