@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from marks import marks, places, shown
-from runtime_programs import LOOK_ALIKES, MISTAKES, SETUP, Program
+from runtime_programs import MISTAKES, NEGATIVE_EXAMPLES, SETUP, Program
 
 pytest.importorskip("torch")
 
@@ -72,17 +72,17 @@ SEVERAL_CALLS_IN_A_LINE = ("a clip by hand, mul_ of grad.data by a number", "a c
 
 
 def cases(programs: tuple[Program, ...]) -> list[Any]:
-    """Return each program with its last number of turns, and its other variants, of which a fourth always runs."""
+    """Return each program with its last number of batches, and its other variants, of which a fourth always runs."""
     made = []
     for number, program in enumerate(programs):
-        for turns in program.turns:
+        for batch_count in program.batch_counts:
             for start, suffix in ((1, ""), (program.starts, ", recorded late")):
-                is_last = turns == program.turns[-1]
+                is_last = batch_count == program.batch_counts[-1]
                 if start > 1 and not (program.late and is_last):
                     continue
                 marks = () if (start == 1 and is_last) or number % 4 == 0 else (pytest.mark.exhaustive,)
-                name = f"{program.rows} {program.name}, {turns}{suffix}"
-                made.append(pytest.param(program, turns, start, id=name, marks=marks))
+                name = f"{program.rows} {program.name}, {batch_count}{suffix}"
+                made.append(pytest.param(program, batch_count, start, id=name, marks=marks))
     return made
 
 
@@ -92,9 +92,9 @@ def checked(run: Run, codes: tuple[str, ...] = ()) -> Run:
     return run.select(*codes) if codes else run
 
 
-@pytest.mark.parametrize(("program", "turns", "start"), cases(MISTAKES))
-def test_a_mistake_is_named_on_its_line(program: Program, turns: int, start: int, tmp_path: Path) -> None:
-    source = program.source(turns)
+@pytest.mark.parametrize(("program", "batch_count", "start"), cases(MISTAKES))
+def test_a_mistake_is_named_on_its_line(program: Program, batch_count: int, start: int, tmp_path: Path) -> None:
+    source = program.source(batch_count)
     if "get_total_norm" in source and not hasattr(torch.nn.utils, "get_total_norm"):
         pytest.skip("get_total_norm came with torch 2.6")
     if start > 1 and program.name in SEVERAL_CALLS_IN_A_LINE and sys.version_info < (3, 11):
@@ -113,9 +113,9 @@ def test_a_mistake_is_named_on_its_line(program: Program, turns: int, start: int
         assert not any(brace in finding.message for brace in "{}")
 
 
-@pytest.mark.parametrize(("program", "turns", "start"), cases(LOOK_ALIKES))
-def test_a_look_alike_is_not_named(program: Program, turns: int, start: int, tmp_path: Path) -> None:
-    source = program.source(turns)
+@pytest.mark.parametrize(("program", "batch_count", "start"), cases(NEGATIVE_EXAMPLES))
+def test_a_negative_example_is_not_reported(program: Program, batch_count: int, start: int, tmp_path: Path) -> None:
+    source = program.source(batch_count)
     if "get_total_norm" in source and not hasattr(torch.nn.utils, "get_total_norm"):
         pytest.skip("get_total_norm came with torch 2.6")
     run, names = execute(source, tmp_path / "train.py", start, program.raises)

@@ -92,12 +92,12 @@ torch.save({name: part.state_dict() for name, part in parts.items()}, args.out)
 ## comprehension over a dict without
 parts = {"model": model, "optimizer": optimizer}
 torch.save({name: part.state_dict() for name, part in parts.items()}, args.out)  # AMP401
-## loop over named things
+## loop over named objects
 state = {}
 for name, thing in (("model", model), ("optimizer", optimizer)):
     state[name] = thing.state_dict()  # AMP401
 torch.save(state, args.path)
-## loop over named things with scaler
+## loop over named objects with scaler
 state = {}
 for name, thing in [("model", model), ("optimizer", optimizer), ("scaler", scaler)]:
     state[name] = thing.state_dict()
@@ -176,7 +176,7 @@ torch.save(model.state_dict(), args.out)
 torch.save({"model": model.state_dict(), "lr": optimizer.state_dict()["param_groups"][0]["lr"]}, args.out)
 ## whole optimizer object
 torch.save({"model": model, "optimizer": optimizer, "scaler": scaler}, args.out)  # AMP402
-## state and scaler given to code that cannot be read
+## state and scaler given to unanalyzed code
 from project.checkpointing import save_checkpoint
 save_checkpoint({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out, scaler=scaler)
 ## dict extended by an unknown function
@@ -199,7 +199,7 @@ state = {
     "optimizer": optimizer.state_dict(),  # AMP401
 }
 threading.Thread(target=torch.save, args=(state, args.out)).start()
-## states given one by one to code that cannot be read
+## states given one by one to unanalyzed code
 from project.checkpointing import save_checkpoint
 save_checkpoint(args.out, model.state_dict(), optimizer.state_dict())  # AMP401
 ## states given one by one with the scaler's
@@ -428,7 +428,7 @@ def main(args, loader):
             "state_dict": model.state_dict(),
             "optimizer": optimizer.state_dict(),  # AMP401
         }, False)
-## helper takes the things
+## helper takes the objects
 def save(model, optimizer, epoch, path):
     torch.save({
         "epoch": epoch,
@@ -446,7 +446,7 @@ def main(args, loader):
         save(model, optimizer, epoch, args.path)
         if epoch % 10 == 0:
             save(model, optimizer, epoch, args.path + str(epoch))
-## helper takes the things and an optional scaler
+## helper takes the objects and an optional scaler
 def save(model, optimizer, epoch, path, scaler=None):
     state = {
         "epoch": epoch,
@@ -621,7 +621,7 @@ def main(args, loader):
     scaler = torch.amp.GradScaler("cuda")
     train_one_epoch(model, loader, optimizer, scaler)
     save(args.path, model=model, optimizer=optimizer)
-## loop over a dict of many things with scaler
+## loop over a dict of many objects with scaler
 def main(args, loader, ema, scheduler, sampler):
     model = nn.Linear(8, 2).cuda()
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
@@ -1118,7 +1118,7 @@ def main(args, loader):
     fused.load_state_dict(optimizer.state_dict())
     train_one_epoch(model, loader, fused, scaler)
     torch.save(model.state_dict(), args.out)
-## state given to code that cannot be read
+## state given to unanalyzed code
 from project.checkpointing import Saver
 
 def main(args, loader):
@@ -1400,7 +1400,7 @@ def main(args, loader):
             "scaler": scaler.state_dict(),
             "epoch": epoch,
         }, args.out)
-## loaded in a comprehension of things
+## loaded in a comprehension of objects
 def main(args, loader):
     model = nn.Linear(8, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)

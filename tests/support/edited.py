@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Meter:
-    """The mean of what it is told."""
+    """The mean of the added values."""
 
     def __init__(self, name):
         self.name = name

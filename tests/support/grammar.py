@@ -323,7 +323,7 @@ def programs(draw: st.DrawFn) -> str:
         body = _scheduled(draw, body)
     for _ in range(draw(st.integers(0, 2))):
         body = _edit(draw, body)
-    spoilt = draw(st.integers(0, 4)) == 0
+    overflows = draw(st.integers(0, 4)) == 0
 
     if shape == "plain":
         text = "\n".join(line for line, _ in body)
@@ -342,7 +342,7 @@ def programs(draw: st.DrawFn) -> str:
     flags = "".join(f"{flag} = y[{n}].item() > 0\n" for n, flag in enumerate(FLAGS) if _names(text, [flag]))
     if shape == "inner":
         flags = flags.replace("y[", "batch[1][")
-    factor = " * (1e30 if i == 3 else 1.0)" if spoilt else ""
+    factor = " * (1e30 if i == 3 else 1.0)" if overflows else ""
     setup += "checkpoint = io.BytesIO()\n" if writing else ""
     data = (
         "signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).repeat(3, 4).unsqueeze(-1)\n"
@@ -380,10 +380,10 @@ def _inner(body: list[Statement]) -> str:
     """Return an iteration that loops over the micro-batches of a batch before the finishing statements."""
     first = next(n for n, (_, part) in enumerate(body) if part != FINISH)
     last = next(n for n in range(len(body) - 1, -1, -1) if body[n][1] != FINISH)
-    turn = "\n".join(text for text, part in body[first : last + 1] if part != FINISH)
+    repeated = "\n".join(text for text, part in body[first : last + 1] if part != FINISH)
     held = [text for text, part in body[first : last + 1] if part == FINISH]
     lines = [text for text, _ in body[:first]]
-    lines.append(f"for j in range(K):\n    x, y = batch[0][j::K], batch[1][j::K]\n{indent(turn, '    ')}")
+    lines.append(f"for j in range(K):\n    x, y = batch[0][j::K], batch[1][j::K]\n{indent(repeated, '    ')}")
     return "\n".join([*lines, *held, *(text for text, _ in body[last + 1 :])])
 
 

@@ -57,7 +57,7 @@ class Mutant(NamedTuple):
         """Return the program with the mistake. The nodes keep their lines."""
         twins: dict[int, Any] = {}
         made: ast.Module = copied(self.program, twins)
-        self.change(lambda thing: twins[id(thing)])
+        self.change(lambda node: twins[id(node)])
         return made
 
 
@@ -188,9 +188,9 @@ def step_into_region(tree: ast.Module) -> Iterator[Change]:
         for end in range(place + 1, len(spot.block)):
             if of_scaler(spot.block[end], "update"):
                 moved = spot.block[spot.at + 1 : end]
-                turns = sum(called(node, "backward") for node in inside(*moved))
+                backward_count = sum(called(node, "backward") for node in inside(*moved))
                 regions_inside = any(isinstance(node, ast.With) and autocast_of(node, names) for node in inside(*moved))
-                if turns == 1 and not regions_inside:
+                if backward_count == 1 and not regions_inside:
                     yield indented(spot, end + 1), {(backward.lineno, "AMP103")}
                 break
 

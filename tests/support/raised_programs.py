@@ -91,7 +91,7 @@ for turn in range(3):
     ),
     Program(
         "no-inf-checks",
-        "a loss that is told to ask for a gradient",
+        "a loss whose requires_grad is set",
         """
 loss = (model(x).argmax(dim=1) == 0).float().mean()
 loss.requires_grad = True  # AMP810

@@ -29,15 +29,15 @@ def train(
     model: nn.Module,
     scale: float = 256.0,
     *,
-    spoilt: int = -1,
+    overflows_at: int = -1,
     clip: Callable[[], object] | None = None,
     leaves_out: int = -1,
     fails: int = -1,
 ) -> list[float]:
     """Train on four batches and return the scale after each batch.
 
-    ``spoilt`` is the index of a batch with an infinite loss, ``leaves_out`` of a skipped batch, and ``fails`` of a
-    batch that raises OSError; -1 means none.
+    ``overflows_at`` is the index of a batch with an infinite loss, ``leaves_out`` of a skipped batch, and ``fails`` of
+    a batch that raises OSError; -1 means none.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -50,7 +50,7 @@ def train(
             continue
         if number == fails:
             raise OSError("the batch cannot be read")
-        if number == spoilt:
+        if number == overflows_at:
             loss = loss * float("inf")
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if clip is not None:
@@ -64,7 +64,7 @@ def train(
 
 def replicas(rank: int) -> list[float]:
     """Train with an overflowing loss on one rank: the average is infinite everywhere, and all ranks skip."""
-    return train(DistributedDataParallel(net()), spoilt=1 if rank == 1 else -1)
+    return train(DistributedDataParallel(net()), overflows_at=1 if rank == 1 else -1)
 
 
 def compressed(rank: int) -> None:
@@ -82,7 +82,7 @@ def by_hand(rank: int) -> None:
             assert p.grad is not None
             dist.all_reduce(p.grad.nan_to_num_(posinf=0.0, neginf=0.0))
 
-    train(model, spoilt=1 if rank == 1 else -1, clip=average)
+    train(model, overflows_at=1 if rank == 1 else -1, clip=average)
 
 
 def leaves_out(rank: int) -> None:
@@ -98,23 +98,23 @@ def leaves_out_and_waits(rank: int) -> None:
 def dies_last(rank: int) -> None:
     """Kill the last rank once all ranks have made two steps. The others fail while waiting for the last rank."""
     model = DistributedDataParallel(net())
-    model.register_forward_hook(_third_call_meets(is_last=rank == dist.get_world_size() - 1))
+    model.register_forward_hook(_third_call_waits(is_last=rank == dist.get_world_size() - 1))
     train(model)
 
 
-def _third_call_meets(*, is_last: bool) -> Callable[..., None]:
+def _third_call_waits(*, is_last: bool) -> Callable[..., None]:
     calls = []
 
-    def meet(*given: object) -> None:
+    def wait(*given: object) -> None:
         calls.append(given)
         if len(calls) == 3:
-            meet_and_die() if is_last else dist.barrier()
+            wait_and_die() if is_last else dist.barrier()
 
-    return meet
+    return wait
 
 
-def meet_and_die() -> None:
-    """End this process once all ranks have come here.
+def wait_and_die() -> None:
+    """Wait for all ranks in a barrier, then end this process.
 
     A launcher that has seen the first rank die must not end the next one in another way.
     """
@@ -170,7 +170,7 @@ def fails_and_takes_its_time(rank: int) -> None:
 def dies(rank: int) -> None:
     """End all ranks but the first before the first step."""
     if rank > 0:
-        meet_and_die()
+        wait_and_die()
     dist.barrier()
     dist.barrier()
 
@@ -189,7 +189,7 @@ def hangs(rank: int) -> None:
 
 def alone(rank: int) -> tuple[int, str]:
     """Train a separate model on each rank, without a process group."""
-    train(net(), spoilt=rank)
+    train(net(), overflows_at=rank)
     return rank, os.environ["WORLD_SIZE"]
 
 

@@ -66,23 +66,23 @@ def _read(text: str) -> list[Finding]:
     return check_source(text, "rewritten.py", EVERYTHING)
 
 
-def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
+def copied(tree: Any, twins: dict[int, Any] | None = None) -> Any:
     """Copy a tree deeply. ``twins`` maps the id of each node and list to its copy. ``copy.deepcopy`` is slow."""
     made: Any
-    if isinstance(thing, SHARED):
-        return thing
-    if isinstance(thing, ast.AST):
+    if isinstance(tree, SHARED):
+        return tree
+    if isinstance(tree, ast.AST):
         # Python 3.13 warns about a node that is created without its fields.
-        made = type(thing).__new__(type(thing))
+        made = type(tree).__new__(type(tree))
         fields = made.__dict__
-        for name, value in thing.__dict__.items():
+        for name, value in tree.__dict__.items():
             fields[name] = copied(value, twins) if isinstance(value, (ast.AST, list)) else value
-    elif isinstance(thing, list):
-        made = [copied(part, twins) for part in thing]
+    elif isinstance(tree, list):
+        made = [copied(part, twins) for part in tree]
     else:
-        return thing
+        return tree
     if twins is not None:
-        twins[id(thing)] = made
+        twins[id(tree)] = made
     return made
 
 

@@ -188,8 +188,8 @@ def run_of(
         if isinstance(node, ast.Name) and is_load(node) and id(node) not in moved | inner
     }
     # In a loop, the next iteration reads the values that this iteration leaves.
-    carried = needs.read & needs.stored
-    returned = needs.stored & (elsewhere | carried)
+    loop_state = needs.read & needs.stored
+    returned = needs.stored & (elsewhere | loop_state)
     before = {
         node.id
         for node in walk(scope)
@@ -313,7 +313,7 @@ def touches_gradients(statement: ast.stmt) -> bool:
     )
 
 
-def turn_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
+def loop_body_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
     """Yield the whole body of each loop that steps."""
     for loop in inside(*body_of(scope)):
         if not isinstance(loop, (ast.For, ast.While)) or not steps(loop) or not backs(loop):

@@ -21,8 +21,8 @@ model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 start = [p.detach().clone() for p in model.parameters()]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-TURNS = 3
-batches = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(TURNS)]
+BATCH_COUNT = 3
+batches = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(BATCH_COUNT)]
 losses = []
 
 
@@ -53,12 +53,12 @@ for x, y in batches:
 class Program(NamedTuple):
     """A program and the harm that its run shows.
 
-    body    the code after the setup; the lines of expected findings carry ``# AMPnnn``.
-    shows   an expression that is true after the program has run: the harm.
-    raises  text of the exception with which torch ends the program, if torch raises.
-    turns   numbers of batches to run the program with; the mistake is present in each case.
-    codes   rules that must be selected because they are off by default.
-    late    True if a recording that begins after the setup also shows the mistake.
+    body          the code after the setup; the lines of expected findings carry ``# AMPnnn``.
+    shows         an expression that is true after the program has run: the harm.
+    raises        text of the exception with which torch ends the program, if torch raises.
+    batch_counts  numbers of batches to run the program with; the mistake is present in each case.
+    codes         rules that must be selected because they are off by default.
+    late          True if a recording that begins after the setup also shows the mistake.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Program(NamedTuple):
     body: str
     shows: str = ""
     raises: str = ""
-    turns: tuple[int, ...] = (1, 3)
+    batch_counts: tuple[int, ...] = (1, 3)
     codes: tuple[str, ...] = ()
     late: bool = True
 
@@ -85,9 +85,9 @@ class Program(NamedTuple):
         assert self.body.count(f"{line}\n") == 1
         return self._replace(body=self.body.replace(f"{line}\n", f"{line}  # {code}\n"))
 
-    def source(self, turns: int) -> str:
+    def source(self, batch_count: int) -> str:
         """Return the source of the whole program for a number of batches."""
-        return self.setup.replace("TURNS = 3", f"TURNS = {turns}") + self.body
+        return self.setup.replace("BATCH_COUNT = 3", f"BATCH_COUNT = {batch_count}") + self.body
 
 
 #: Gradients clipped while scaled: SGD moves by max_norm / scale.
@@ -731,7 +731,7 @@ for x, y in batches:
     scaler.step(optimizer)  # AMP206
 """,
         raises="step() has already been called since the last update()",
-        turns=(3,),
+        batch_counts=(3,),
     ),
     Program(
         "no update after the only step",
@@ -742,7 +742,7 @@ for x, y in batches:
     scaler.scale(loss_of(x, y)).backward()
     scaler.step(optimizer)  # AMP206
 """,
-        turns=(1,),
+        batch_counts=(1,),
     ),
     Program(
         "no update, with unscale_",
@@ -756,7 +756,7 @@ for x, y in batches:
     scaler.step(optimizer)  # AMP206
 """,
         raises="unscale_() is being called after step()",
-        turns=(3,),
+        batch_counts=(3,),
     ),
     Program(
         "an update between two steps",
@@ -790,7 +790,7 @@ for x, y in batches:
     scaler.step(second)
     scaler.update()
 """,
-        shows="scaler.get_scale() == 2.0**10 / 2**TURNS",
+        shows="scaler.get_scale() == 2.0**10 / 2**BATCH_COUNT",
     ),
     Program(
         "two updates",
@@ -834,10 +834,10 @@ for i, (x, y) in enumerate(batches):
     optimizer.zero_grad()
 """,
         shows="not moved() < 1",
-        turns=(2, 3),
+        batch_counts=(2, 3),
     ),
     Program(
-        "an iteration given up after unscale_, in every turn",
+        "every iteration given up after unscale_",
         "S12",
         """
 for i, (x, y) in enumerate(batches):
@@ -851,7 +851,7 @@ for i, (x, y) in enumerate(batches):
     optimizer.zero_grad()
 """,
         raises="unscale_() has already been called on this optimizer",
-        turns=(2, 3),
+        batch_counts=(2, 3),
     ),
     Program(
         "unscale_ twice",
@@ -954,7 +954,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-        turns=(3,),
+        batch_counts=(3,),
     ),
     Program(
         "no zero_grad, fused",
@@ -968,7 +968,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-        turns=(3,),
+        batch_counts=(3,),
     ),
     Program(
         "no zero_grad, and an overflow that stays",
@@ -980,7 +980,7 @@ for i, (x, y) in enumerate(batches):
     scaler.update()
 """,
         shows="moved() == 0.0 and scaler.get_scale() == 2.0**7",
-        turns=(3,),
+        batch_counts=(3,),
     ),
     Program(
         "a penalty on scaled gradients",
@@ -1044,7 +1044,7 @@ for i, (x, y) in enumerate(batches):
         optimizer.zero_grad()
 """,
         shows="not moved() < 1",
-        turns=(2, 4),
+        batch_counts=(2, 4),
     ),
     Program(
         "unscale_ for every micro-batch",
@@ -1059,7 +1059,7 @@ for i, (x, y) in enumerate(batches):
         optimizer.zero_grad()
 """,
         raises="unscale_() has already been called on this optimizer",
-        turns=(2, 4),
+        batch_counts=(2, 4),
     ),
     Program(
         "unscale_ and update for every micro-batch",
@@ -1073,7 +1073,7 @@ for i, (x, y) in enumerate(batches):
         optimizer.zero_grad()
     scaler.update()
 """,
-        turns=(2, 4),
+        batch_counts=(2, 4),
     ),
     Program(
         "update for every micro-batch",
@@ -1087,7 +1087,7 @@ for i, (x, y) in enumerate(batches):
     scaler.update()  # AMP207
 """,
         raises="No inf checks were recorded prior to update",
-        turns=(2, 4),
+        batch_counts=(2, 4),
         late=False,
     ),
 )
@@ -1480,7 +1480,7 @@ for _ in range(30):
         shows="moved() == 0.0 and scaler.get_scale() == 2.0**-20",
     ),
     Program(
-        "a loss that turns NaN after the scale has settled, fused",
+        "a loss that becomes NaN after the scale has settled, fused",
         "S25",
         """
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
@@ -1514,7 +1514,7 @@ NORM = "    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm
 def clipped_by_hand(name: str, edit: str, before: str = NORM) -> Program:
     """Return a program that multiplies gradients by a factor computed from their norm."""
     made = edited(f"a clip by hand, {name}", "S01", before + edit)
-    return made._replace(body=made.body.replace("loss_of(x, y)", "loss_of(x, 5 * y)"), turns=(3,))
+    return made._replace(body=made.body.replace("loss_of(x, y)", "loss_of(x, 5 * y)"), batch_counts=(3,))
 
 
 BY_HAND = (
@@ -1589,7 +1589,7 @@ def change(given):
 for p in model.parameters():
     p.{register}(change)
 {RIGHT.replace("loss_of(x, y)", "loss_of(x, 5 * y)")}""",
-        turns=(3,),
+        batch_counts=(3,),
     )
 
 
@@ -1829,12 +1829,12 @@ for x, y in batches:
     another.update()
 """,
         shows="0 < moved() < 2e-3",
-        turns=(3,),
+        batch_counts=(3,),
     ),
 )
 
 #: Correct runs that resemble the mistakes above.
-LOOK_ALIKES = (
+NEGATIVE_EXAMPLES = (
     *NOT_CLIPPED,
     *GIVEN_UP,
     *NOT_SKIPPED,

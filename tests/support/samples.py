@@ -16,9 +16,9 @@ Case = TypeVar("Case")
 EXHAUSTIVE = bool(os.environ.get("EXHAUSTIVE_TESTS"))
 
 
-def sample(cases: Iterable[Case], every: int, turn: int = 0) -> list[Case]:
-    """Return every n-th case. Successive turns begin one case later each, and together take all cases."""
-    return list(cases) if EXHAUSTIVE else list(cases)[turn % every :: every]
+def sample(cases: Iterable[Case], every: int, offset: int = 0) -> list[Case]:
+    """Return every n-th case, beginning at an offset. Offsets from zero to n - 1 together take all cases."""
+    return list(cases) if EXHAUSTIVE else list(cases)[offset % every :: every]
 
 
 def reduced(number: int, share: float) -> int:

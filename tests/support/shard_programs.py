@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 
 def sharded(rank: int) -> None:
-    train(FullyShardedDataParallel(net(), device_id=torch.device("cpu")), spoilt=1 if rank == 1 else -1)
+    train(FullyShardedDataParallel(net(), device_id=torch.device("cpu")), overflows_at=1 if rank == 1 else -1)
 
 
 def clipped_shards(rank: int) -> None:
@@ -27,4 +27,6 @@ def fully_sharded(rank: int) -> list[float]:
 
     model = net()
     fully_shard(model)
-    return train(model, spoilt=1 if rank == 1 else -1, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+    return train(
+        model, overflows_at=1 if rank == 1 else -1, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    )

@@ -140,7 +140,7 @@ def bound_at_top(body: Sequence[ast.stmt]) -> set[str]:
 
 
 class Enclose(ast.NodeTransformer):
-    """Rewriter that turns globals of the module into names of the enclosing function."""
+    """Rewriter that makes globals of the module local names of the enclosing function."""
 
     def __init__(self, bound: set[str]) -> None:
         self.bound = bound

@@ -25,12 +25,12 @@ from runs import (
     imported,
     imports_of,
     is_load,
+    loop_body_runs,
     loss_runs,
     own_names,
     scopes,
     step_runs,
     steps,
-    turn_runs,
 )
 from transformations import bound_methods, rewriting, tried
 
@@ -183,7 +183,7 @@ def as_object(run: Run, number: int) -> Made:
 
 
 def extracted(runs: Runs, make: Callable[[Run, int], Made]) -> Variant:
-    """Return a variant that turns each run of a kind into a function at the top of the file."""
+    """Return a variant that extracts each run of a kind as a function at the top of the file."""
 
     def variant(tree: ast.Module) -> Trees | None:
         made = take_out(tree, runs, make)
@@ -209,7 +209,7 @@ def take_out(tree: ast.Module, runs: Runs, make: Callable[[Run, int], Made]) -> 
 
 
 def as_method(runs: Runs) -> Variant:
-    """Return a variant that turns each run in a method into a method of the same class."""
+    """Return a variant that extracts each run in a method as a method of the same class."""
 
     def variant(tree: ast.Module) -> Trees | None:
         owners = {method: cls for cls in walk(tree) if isinstance(cls, ast.ClassDef) for method in cls.body}
@@ -241,7 +241,7 @@ def as_closure(tree: ast.Module) -> Trees | None:
 
 
 def in_another_file(runs: Runs) -> Variant:
-    """Return a variant that turns each run into a function in another file."""
+    """Return a variant that extracts each run as a function in another file."""
 
     def variant(tree: ast.Module) -> Trees | None:
         functions = {node.name for node in tree.body if isinstance(node, (Function, ast.ClassDef))}
@@ -509,9 +509,9 @@ VARIANTS: dict[str, Variant] = {
     "end of the step in a helper": extracted(end_runs, by_position),
     "end of the step in an object": extracted(end_runs, as_object),
     "forward in a helper": extracted(loss_runs, by_position),
-    "turn in a helper": extracted(turn_runs, by_position),
-    "turn in an object": extracted(turn_runs, as_object),
-    "turn in a method": as_method(turn_runs),
+    "loop body in a helper": extracted(loop_body_runs, by_position),
+    "loop body in an object": extracted(loop_body_runs, as_object),
+    "loop body in a method": as_method(loop_body_runs),
     "loop in a trainer class": in_trainer_class,
     "renamed": same(rename),
     "misnamed": same(misname),
@@ -526,7 +526,7 @@ VARIANTS: dict[str, Variant] = {
 ACROSS_FILES: dict[str, Variant] = {
     "step in another file": in_another_file(step_runs),
     "end of the step in another file": in_another_file(end_runs),
-    "turn in another file": in_another_file(turn_runs),
+    "loop body in another file": in_another_file(loop_body_runs),
     "forward in another file": in_another_file(loss_runs),
     "definitions in another file": definitions_in_another_file,
 }
