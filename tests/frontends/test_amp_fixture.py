@@ -414,7 +414,7 @@ def test_a_wrong_flag_is_one_sentence_with_and_without_the_fixture(
         assert usage(run(pytester, "def test_it():\n    pass\n", *flags)) == said
 
 
-def test_a_wrong_configuration_matters_where_the_fixture_is_used(pytester: pytest.Pytester) -> None:
+def test_a_wrong_configuration_is_an_error_only_if_the_fixture_is_used(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\namp_dtype = float8\n")
     run(pytester, "def test_it():\n    pass\n").assert_outcomes(passed=1)
     assert "must be float16 or bfloat16, not 'float8'" in usage(run(pytester, "def test_it(amp):\n    pass\n"))
@@ -485,7 +485,9 @@ def test_steps_run_and_can_run_again() -> None:
         ("emulate", "gw1", "emulate"),
     ],
 )
-def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, asked: str, worker: str, given: str) -> None:
+def test_workers_share_the_gpus_round_robin(
+    monkeypatch: pytest.MonkeyPatch, asked: str, worker: str, given: str
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert worker_device(asked, worker) == given

@@ -170,8 +170,8 @@ def in_node(package: str, program: str, given: str) -> Any:
 
 def test_rdjson_is_taken_by_a_validator_of_it() -> None:
     program = """
-const judge = new tool.RDFormatValidator({strictMode: true, allowExtraFields: false})
-judge.validateString(given).then((said) => tell(JSON.stringify([said.valid, said.errors, said.warnings])))
+const validator = new tool.RDFormatValidator({strictMode: true, allowExtraFields: false})
+validator.validateString(given).then((said) => tell(JSON.stringify([said.valid, said.errors, said.warnings])))
 """
     one = finding(trace=(TraceStep(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),), message="100%\nmore")
     one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 0, 2, 4, "é\n")])

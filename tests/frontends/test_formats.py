@@ -46,7 +46,7 @@ def deprecated(path: str, line: int, **more: Any) -> Finding:
     return finding(path, line, code="AMP901", name="deprecated-amp-api", severity="info", message=f"old {line}", **more)
 
 
-def test_deprecated_names_of_a_file_are_told_in_one_sentence() -> None:
+def test_deprecated_names_of_a_file_are_reported_in_one_sentence() -> None:
     found = [deprecated("a.py", 3), finding("a.py", 4), deprecated("a.py", 9), deprecated("b.py", 2)]
     assert output.render_plain(finding_text.format_concise(found)) == [
         (
@@ -58,7 +58,7 @@ def test_deprecated_names_of_a_file_are_told_in_one_sentence() -> None:
     ]
 
 
-def test_full_shows_no_frame_for_findings_that_are_told_together() -> None:
+def test_full_shows_no_frame_for_findings_that_are_reported_together() -> None:
     assert full(deprecated("train.py", 4), deprecated("train.py", 5)) == (
         "train.py:4:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
         "(lines 4, 5): use those of `torch.amp`\n"
@@ -78,7 +78,7 @@ def test_many_places_are_counted_and_those_of_a_notebook_have_their_cells() -> N
     assert "in 2 places (cell 1 line 2, cell 4 line 7)" in line
 
 
-def test_full_shows_frame_marks_witness_and_the_next_command() -> None:
+def test_full_shows_frame_marks_trace_and_the_next_command() -> None:
     steps = (
         TraceStep(Site("train.py", 4, 4, 4, 37), "the loss is scaled"),
         TraceStep(Site("train.py", 5, 4, 5, 44), "the gradients are clipped"),

@@ -58,7 +58,7 @@ def test_a_rule_that_was_broken_is_explained_once() -> None:
     assert " ".join(RULES["AMP201"].fix_advice.replace("`", "").split()) in found.text("overview")
 
 
-def test_a_finding_and_its_witness() -> None:
+def test_a_finding_and_its_trace() -> None:
     uncertain = finding(severity="warning", certain=False, condition="when use_amp is true", cell=3, code="AMP999")
     shown = page(example_run(findings=[uncertain, finding()])).text("run-1")
     error = (

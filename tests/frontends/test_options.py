@@ -350,14 +350,15 @@ WRONG: dict[kinds.OptionKind, tuple[str | None, str, str, str]] = {
 }
 
 
-def misspelled(name: str, turn: int = 0) -> list[str]:
+def misspelled(name: str, offset: int = 0) -> list[str]:
     """Return a name with its last letter doubled, a middle letter removed, or two middle letters swapped.
 
-    Doors take turns, because each takes as long as a run: the suggestion is made by the same code for all of them.
+    The offset chooses one of these typos. One typo for each frontend is enough, because the same code makes the
+    suggestion for all frontends, and each check takes as long as a run.
     """
     at = len(name) // 2
     made = [name + name[-1], name[:at] + name[at + 1 :], name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]]
-    return sample(made, 3, turn)
+    return sample(made, 3, offset)
 
 
 @pytest.fixture
@@ -391,14 +392,14 @@ def flags_of(option: Option) -> list[tuple[str, str]]:
 
 @pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
+def test_a_typo_of_its_name_is_answered_wherever_the_command_reads_it(
     option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
-    turn = OPTIONS.index(option)
+    offset = OPTIONS.index(option)
     for command, flag in flags_of(option):
-        for word in misspelled(flag.removeprefix("--"), turn):
+        for word in misspelled(flag.removeprefix("--"), offset):
             assert refused(command, f"--{word}", "train.py").endswith(f": --{word}: did you mean '{flag}'?")
-    for wrong in misspelled(option.key, turn + 1):
+    for wrong in misspelled(option.key, offset + 1):
         if option.allowed_in_file:
             said = f": did you mean '{option.key}'?"
             assert refused("check", "--config", f"{wrong} = 1", ".").endswith(f"key '{wrong}' in --config{said}")
@@ -418,13 +419,13 @@ def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
 
 @pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
-def test_a_typo_of_its_name_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
+def test_a_typo_of_its_name_is_answered_wherever_pytest_reads_it(option: Option, pytester: pytest.Pytester) -> None:
     # Words without the prefix are left to pytest.
-    turn = OPTIONS.index(option)
-    for word in misspelled(option.pytest_flag.removeprefix("--amp-"), turn) if option.pytest_flag else ():
+    offset = OPTIONS.index(option)
+    for word in misspelled(option.pytest_flag.removeprefix("--amp-"), offset) if option.pytest_flag else ():
         said = f"amp-check: unrecognized argument --amp-{word}: did you mean '{option.pytest_flag}'?"
         assert refused_by_pytest(pytester, f"--amp-{word}=1") == said
-    for word in misspelled(option.ini.removeprefix("amp_"), turn + 1) if option.ini else ():
+    for word in misspelled(option.ini.removeprefix("amp_"), offset + 1) if option.ini else ():
         name = f"amp_{word}"
         hint = f": did you mean '{option.ini}'?"
         assert refused_by_pytest(pytester, "-o", f"{name}=1") == f"amp-check: unknown option '{name}' of -o{hint}"

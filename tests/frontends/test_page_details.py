@@ -561,7 +561,7 @@ def test_a_scale_of_which_nothing_is_known_has_an_axis() -> None:
     assert panel(page(run), "run-1-steps", "loss scale")["y"] == {"kind": "power", "low": -1, "high": 17}
 
 
-def test_norms_that_are_far_apart_have_a_logarithmic_axis() -> None:
+def test_norms_of_different_magnitudes_have_a_logarithmic_axis() -> None:
     run = bare_run(steps=2)
     for step, norm in zip(run["steps"], (1.0, 30.0), strict=True):
         step |= {"grad_norm": norm, "loss": norm}

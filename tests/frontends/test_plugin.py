@@ -508,9 +508,7 @@ def checked(result: pytest.RunResult) -> set[str]:
         (["-o", "norecursedirs=src gen"], {"src/pkg/gen/made.py"}),
     ],
 )
-def test_what_pytest_is_told_to_ignore_is_no_item(
-    configured: pytest.Pytester, flags: list[str], ignored: set[str]
-) -> None:
+def test_what_an_option_ignores_is_no_item(configured: pytest.Pytester, flags: list[str], ignored: set[str]) -> None:
     result = run_pytest(configured, "--amp-check", "--co", "-q", "tests/deep", *flags, trains=False)
     assert checked(result) - {"tests/deep/conftest.py", "tests/deep/test_two.py"} == ALL - ignored
 

@@ -91,7 +91,7 @@ def summary(result: pytest.RunResult) -> list[str]:
 BAD = "def test_bad():\n    train('clip')\n"
 
 
-def test_a_mistake_turns_a_passed_test_into_a_failed_one(project: pytest.Pytester) -> None:
+def test_a_mistake_fails_a_test_that_passed(project: pytest.Pytester) -> None:
     result = run(project, BAD)
     result.assert_outcomes(failed=1)
     assert result.ret == 1
@@ -224,7 +224,7 @@ def test_junit_xml(project: pytest.Pytester) -> None:
     assert failure.get("message") == ONE
 
 
-def test_shared_code_is_told_once_in_full_with_the_number_of_tests(project: pytest.Pytester) -> None:
+def test_shared_code_is_reported_once_in_full_with_the_number_of_tests(project: pytest.Pytester) -> None:
     result = run(project, "@pytest.mark.parametrize('n', range(4))\ndef test_bad(n):\n    train('clip')\n")
     result.assert_outcomes(failed=4)
     assert result.outlines.count("  trace:") == 1
@@ -236,7 +236,7 @@ def test_shared_code_is_told_once_in_full_with_the_number_of_tests(project: pyte
     assert total == "Found 1 error in 4 tests that train."
 
 
-def test_info_does_not_fail_and_is_told_at_the_end(project: pytest.Pytester) -> None:
+def test_info_does_not_fail_and_is_reported_at_the_end(project: pytest.Pytester) -> None:
     bfloat16 = "import torch\ndef test_bf16():\n    train(dtype=torch.bfloat16)\n"
     result = run(project, bfloat16, "--amp-select=AMP503")
     result.assert_outcomes(passed=1)
@@ -301,7 +301,7 @@ def test_rules_can_be_allowed_by_test_class_and_module(project: pytest.Pytester)
     result.stdout.fnmatch_lines(["FAILED test_a.py::test_other_rule*"])
 
 
-def test_who_records_sees_the_mistakes_and_the_test_is_not_judged_again(project: pytest.Pytester) -> None:
+def test_a_test_that_records_itself_sees_the_mistakes_and_is_not_checked_again(project: pytest.Pytester) -> None:
     result = run(
         project,
         "from pytest_amp_check import record\n"
@@ -323,7 +323,7 @@ def test_who_records_sees_the_mistakes_and_the_test_is_not_judged_again(project:
     result.stdout.fnmatch_lines(["FAILED test_a.py::test_before_and_after*"])
 
 
-def test_steps_that_an_assertion_runs_again_are_not_judged(project: pytest.Pytester) -> None:
+def test_steps_that_an_assertion_runs_again_are_not_checked(project: pytest.Pytester) -> None:
     result = run(
         project,
         "import torch\n"
@@ -366,7 +366,7 @@ def test_test_classes_of_unittest(project: pytest.Pytester) -> None:
 
 
 @pytest.mark.skipif(int(pytest.__version__.split(".")[0]) < 9, reason="subtests came with pytest 9")
-def test_subtests_are_judged_with_their_test(project: pytest.Pytester) -> None:
+def test_subtests_are_checked_with_their_test(project: pytest.Pytester) -> None:
     result = run(
         project,
         "def test_them(subtests):\n"
@@ -459,7 +459,7 @@ def test_the_recorder_changes_no_random_number(project: pytest.Pytester) -> None
     assert (project.path / "with").read_text() == (project.path / "without").read_text()
 
 
-def test_a_recorder_that_fails_is_told_and_fails_nothing(
+def test_a_failure_of_the_recorder_is_reported_and_fails_no_test(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "failure", property(lambda self: ValueError("odd")))
@@ -533,7 +533,7 @@ def test_workers_say_what_cannot_be_meant(project: pytest.Pytester) -> None:
 
 
 @needs("pytest_rerunfailures")
-def test_reruns_are_judged_anew(project: pytest.Pytester) -> None:
+def test_reruns_are_checked_again(project: pytest.Pytester) -> None:
     tests = "tries = []\ndef test_flaky():\n    tries.append(1)\n    train('clip' if len(tries) == 1 else '')\n"
     result = run(project, tests + BAD, "-p", "pytest_rerunfailures", "--reruns=1")
     assert result.parseoutcomes() == {"passed": 1, "failed": 1, "rerun": 2}

@@ -213,7 +213,7 @@ def test_the_finding_of_a_rule_explains_the_exception_that_follows_from_it(folde
     )
 
 
-def test_a_syntax_error_is_told_as_python_tells_it(folder: Path) -> None:
+def test_a_syntax_error_is_shown_as_python_shows_it(folder: Path) -> None:
     (folder / "train.py").write_text("for x in\n", encoding="utf-8")
     done = run("train.py", folder=folder)
     assert done.returncode == 1

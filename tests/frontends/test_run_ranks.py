@@ -44,7 +44,7 @@ def started(name: str, *options: str, warm: bool = True) -> subprocess.Completed
 STEP = source_line("scaler.step(optimizer)")
 
 
-def test_what_ranks_find_is_told_once_by_the_first_of_them() -> None:
+def test_findings_of_ranks_are_reported_once_by_the_first_rank() -> None:
     done = launched(4, "by_hand")
     finding, summary = done.stdout.splitlines()
     assert finding.startswith(f"rank_programs.py:{STEP}:9: AMP602 [error] found-inf-not-synchronised: `scaler` skipped")
@@ -70,7 +70,7 @@ def test_ranks_that_die_are_named() -> None:
     assert f"amp-check: error: rank 1 {said}; rank 2 {said}\n" in done.stderr
 
 
-def test_ranks_that_fail_after_one_died_have_told() -> None:
+def test_ranks_that_fail_after_one_died_have_reported() -> None:
     done = launched(4, "dies_last")
     assert done.returncode != 0
     # Each failing rank prints its own findings, and the first rank prints the findings of all surviving ranks.

@@ -403,7 +403,7 @@ def test_a_last_line_without_a_line_end_is_fixed_and_edited_as_any_other(tmp_pat
         assert editor.said == []
 
 
-def test_an_editor_that_asks_is_told_when_asked(tmp_path: Path) -> None:
+def test_an_editor_that_requests_diagnostics_gets_them_on_request(tmp_path: Path) -> None:
     project(tmp_path)
     name = "engine/scaler.py"
     with Editor(tmp_path, asks=True) as editor:
@@ -432,7 +432,7 @@ def test_an_editor_that_asks_is_told_when_asked(tmp_path: Path) -> None:
         assert editor.said == []
 
 
-def test_an_editor_that_asks_is_told_that_another_file_changed_an_answer(tmp_path: Path) -> None:
+def test_an_editor_that_requests_diagnostics_refreshes_after_a_change_of_another_file(tmp_path: Path) -> None:
     project(tmp_path)
     before = "        optimizer.zero_grad(set_to_none=True)\n        norm = step("
     inside = "".join(f"    {row}\n" for row in before.split("\n"))[:-1]

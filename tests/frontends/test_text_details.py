@@ -83,7 +83,7 @@ def test_dtypes_are_counted_the_most_frequent_first() -> None:
 # Characters.
 
 
-def test_what_moves_the_cursor_or_turns_the_order_is_spelled_out() -> None:
+def test_characters_that_move_the_cursor_or_change_the_order_are_escaped() -> None:
     assert printable.make_visible("a\x00\x1b[2J\x7f\x80\x9f\u202e\u2069\u061c\u200e") == (
         "a\\x00\\x1b[2J\\x7f\\x80\\x9f\\u202e\\u2069\\u061c\\u200e"
     )
@@ -278,7 +278,7 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
 
 
 @pytest.mark.parametrize(
-    ("condition", "witness", "lead"),
+    ("condition", "has_trace", "lead"),
     [
         ("", False, "  possible: it depends on values that the code does not show\n"),
         ("if the inputs are in low precision", False, "  only if the inputs are in low precision\n"),
@@ -286,9 +286,11 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
         ("", True, "  trace of one path with the mistake:\n"),
     ],
 )
-def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witness: bool, lead: str) -> None:
+def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, has_trace: bool, lead: str) -> None:
     steps = (
-        (TraceStep(Site("a.py", 1, 0, 1, 3), "scales"), TraceStep(Site("a.py", 2, 0, 2, 3), "clips")) if witness else ()
+        (TraceStep(Site("a.py", 1, 0, 1, 3), "scales"), TraceStep(Site("a.py", 2, 0, 2, 3), "clips"))
+        if has_trace
+        else ()
     )
     shown = output.render_plain(
         finding_text.format_full(
@@ -297,7 +299,7 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str, witne
         )
     )
     assert lead in shown
-    assert ("    1. a.py:1: scales\n" in shown) is witness
+    assert ("    1. a.py:1: scales\n" in shown) is has_trace
     # The code frame shows the line.
     assert "         one()\n" not in shown
 
