@@ -110,9 +110,9 @@ def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
 def every_state() -> Iterable[OptimizerState]:
     for grads, stage in product(a.GRADS, a.STAGES):
         for clips, flags in product(CLIPS, product((False, True), repeat=len(FLAGS))):
-            for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
+            for inside, no_sync in (("", False), (e.LOOSE, False), (e.MICRO, True)):
                 yield OptimizerState(
-                    grads, stage, 0, clips, **dict(zip(FLAGS, flags, strict=True)), loop_kind=inside, no_sync=apart
+                    grads, stage, 0, clips, **dict(zip(FLAGS, flags, strict=True)), loop_kind=inside, no_sync=no_sync
                 )
 
 
@@ -155,7 +155,7 @@ class Search:
         for event in a.INPUTS:
             for by, divided, partly, inside in FACTS.get(event, [(0, True, False, "")]):
                 # Few of these inputs are answered twice: a cache would only be filled.
-                after, faults = transition.__wrapped__(
+                after, labels = transition.__wrapped__(
                     state,
                     event,
                     scaler_key=by,
@@ -164,7 +164,7 @@ class Search:
                     loop_kind=inside,
                     no_sync=partly,
                 )
-                for label in faults:
+                for label in labels:
                     self.labels.setdefault(label, (state, event))
                 if after not in self._seen:
                     self._seen.add(after)
@@ -183,7 +183,7 @@ def test_every_state_answers_every_input() -> None:
     reported: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
     for state in sample(every_state(), 19):
         for event, divided in product(a.INPUTS, (True, False)):
-            after, faults = transition.__wrapped__(
+            after, labels = transition.__wrapped__(
                 state,
                 event,
                 scaler_key=0,
@@ -193,7 +193,7 @@ def test_every_state_answers_every_input() -> None:
                 clipped_mixed=not divided,
             )
             states.setdefault(after, (state, event))
-            reported.setdefault(faults, (state, event))
+            reported.setdefault(labels, (state, event))
     for after, question in states.items():
         assert after.loop_kind in INSIDE, question
         assert after.grads in a.GRADS, question
@@ -201,9 +201,9 @@ def test_every_state_answers_every_input() -> None:
         assert after.scaler_key in (0, -1), question
         assert all(isinstance(getattr(after, flag), bool) for flag in FLAGS), question
         assert after.clips in CLIPS, question
-    for faults, question in reported.items():
-        assert len(set(faults)) == len(faults), question
-        assert set(faults) <= set(LABELS), question
+    for labels, question in reported.items():
+        assert len(set(labels)) == len(labels), question
+        assert set(labels) <= set(LABELS), question
 
 
 def test_the_words_of_the_automaton_are_all_different() -> None:
@@ -213,7 +213,7 @@ def test_the_words_of_the_automaton_are_all_different() -> None:
     assert a.UNDER_SCALE < a.PENDING
 
 
-def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
+def test_the_table_consists_of_known_states_inputs_and_labels() -> None:
     for (grads, event), (after, label) in a.MOVES.items():
         assert grads in a.GRADS
         assert event in a.INPUTS
@@ -267,18 +267,18 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given(search: Search) -
     assert search.labels.keys() == OF_THE_AUTOMATON
 
 
-def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
-    excuses = set()
+def test_violations_refer_to_known_labels_kinds_and_exemptions() -> None:
+    exemptions = set()
     for _, violation in LABELS.values():
         assert {*violation.precedence.yields_to, *violation.precedence.yields_where_detected} <= set(LABELS)
         assert {other for _, other in violation.cause.label_overrides} <= LABELS.keys()
         assert all(issubclass(kind, e.Event) for kind in (*violation.cause.kinds, *violation.trace_kinds))
         assert violation.cause.kinds or not (violation.cause.every or violation.cause.unscaled_only)
-        excuses |= {violation.exemption} - {""}
-    assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
+        exemptions |= {violation.exemption} - {""}
+    assert exemptions == set(EXCUSES), "an exemption that no violation names, or the reverse"
 
 
-def test_a_fault_is_told_once() -> None:
+def test_a_violation_is_reported_once() -> None:
     """A violation does not repeat in the same sequence: after a step and an update, the state is reset."""
     for state in sample(every_state(), 5, 1):
         for way in ((a.SCALER_STEP, a.UPDATE, a.ZERO), (a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO), (a.NEW,)):
@@ -287,8 +287,8 @@ def test_a_fault_is_told_once() -> None:
                 after, _ = transition(after, event, scaler_key=0)
             assert after.grads == a.CLEAN
             for event in (a.BACKWARD_SCALED, a.UNSCALE, a.CLIP, a.SCALER_STEP, a.UPDATE, a.ZERO):
-                after, faults = transition(after, event, scaler_key=0)
-                assert not faults, (state, way, event)
+                after, labels = transition(after, event, scaler_key=0)
+                assert not labels, (state, way, event)
 
 
 # Words.
@@ -296,18 +296,18 @@ def test_a_fault_is_told_once() -> None:
 Letter = tuple[str, bool]
 #: A clip that covers unscaled gradients of another optimizer as well.
 CLIP_PARTLY: Letter = (a.CLIP, False)
-MICRO, LOOSE, APART, OTHER = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "apart", "other"))
+MICRO, LOOSE, NO_SYNC, OTHER = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "no_sync", "other"))
 
 
 def spell(word: Sequence[str | Letter], start: OptimizerState | None = None) -> tuple[OptimizerState, list[str]]:
     """Run the automaton on a word. Return the last state, and the violations in order.
 
     ``("backward-scaled", False)`` is a loss that is not divided. A suffix of the input names its context: in a loop
-    that leaves the step to later code (``micro``, ``loose``), under no_sync (``apart``), or by another scaler
+    that leaves the step to later code (``micro``, ``loose``), under no_sync (``no_sync``), or by another scaler
     (``other``).
     """
     state = OptimizerState(a.CLEAN, a.READY) if start is None else start
-    faults: list[str] = []
+    labels: list[str] = []
     for letter in word:
         event, plain = (letter, True) if isinstance(letter, str) else letter
         event, _, where = event.partition(" ")
@@ -320,10 +320,10 @@ def spell(word: Sequence[str | Letter], start: OptimizerState | None = None) -> 
             loss_divided=plain,
             clipped_mixed=not plain,
             loop_kind=inside,
-            no_sync=where == "apart",
+            no_sync=where == "no_sync",
         )
-        faults.extend(more)
-    return state, faults
+        labels.extend(more)
+    return state, labels
 
 
 @st.composite
@@ -347,9 +347,9 @@ def windows(draw: st.DrawFn) -> list[str | Letter]:
 @given(
     st.lists(windows(), min_size=1, max_size=5), st.sampled_from([OptimizerState(), OptimizerState(a.CLEAN, a.READY)])
 )
-def test_no_legal_word_is_faulted(training: list[list[str | Letter]], start: OptimizerState) -> None:
-    state, faults = spell([letter for window in training for letter in window], start)
-    assert not faults
+def test_no_legal_word_is_rejected(training: list[list[str | Letter]], start: OptimizerState) -> None:
+    state, labels = spell([letter for window in training for letter in window], start)
+    assert not labels
     assert (state.grads, state.stage) == (a.CLEAN, a.READY)
 
 
@@ -399,7 +399,7 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("step without gradients", [a.BACKWARD_SCALED, a.ZERO, a.SCALER_STEP], "step@discarded"),
     ("unscale without gradients", [a.BACKWARD_SCALED, a.ZERO, a.UNSCALE], "step@discarded"),
     (
-        "... after a turn without a step",
+        "... after an iteration without a step",
         [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.BACKWARD_SCALED, a.ZERO, a.UNSCALE],
         "step@discarded",
     ),
@@ -477,14 +477,14 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S43 in an inner loop", [MICRO, a.ZERO], "zero@window"),
     ("a clip in each micro-batch", [a.BACKWARD_RAW, a.CLIP, a.HOLD, a.BACKWARD_RAW], "clip@window"),
     ("a clip in an inner loop", [MICRO, a.CLIP, MICRO], "clip@window"),
-    ("the last backward under no_sync", [a.BACKWARD_SCALED, APART, a.SCALER_STEP], "step@apart"),
-    ("the last backward under no_sync, without a scaler", [f"{a.BACKWARD_RAW} apart", a.STEP], "step@apart"),
+    ("the last backward under no_sync", [a.BACKWARD_SCALED, NO_SYNC, a.SCALER_STEP], "step@apart"),
+    ("the last backward under no_sync, without a scaler", [f"{a.BACKWARD_RAW} no_sync", a.STEP], "step@apart"),
 ]
 
 
 @pytest.mark.parametrize(("word", "label"), [row[1:] for row in ILLEGAL], ids=[row[0] for row in ILLEGAL])
 def test_an_illegal_word_is_faulted_once(word: Sequence[str | Letter], label: str) -> None:
-    assert spell(word[:-1])[1] == [], "the fault comes too early"
+    assert spell(word[:-1])[1] == [], "the violation comes too early"
     assert spell(word)[1] == [label]
 
 
@@ -701,19 +701,19 @@ RIGHT_IF_ANOTHERS = [
 
 
 @pytest.mark.parametrize(("word", "label"), [row[1:] for row in POSSIBLE], ids=[row[0] for row in POSSIBLE])
-def test_what_a_backward_has_perhaps_reached_is_perhaps_faulted(word: list[str], label: str) -> None:
-    before, faults = spell(word[:-1])
-    assert not faults
+def test_a_violation_that_depends_on_a_possible_backward_is_possible(word: list[str], label: str) -> None:
+    before, labels = spell(word[:-1])
+    assert not labels
     assert transition(before, word[-1], scaler_key=0)[1] == (label,)
     assert a.is_only_possible(before, word[-1], label)
 
 
 @pytest.mark.parametrize("word", RIGHT_IF_ANOTHERS, ids=" ".join)
-def test_what_may_be_anothers_gradients_is_no_fault(word: list[str]) -> None:
+def test_gradients_that_may_be_of_another_optimizer_are_no_violation(word: list[str]) -> None:
     assert spell(word)[1] == []
 
 
-def test_of_what_is_certain_no_fault_is_merely_possible() -> None:
+def test_a_definite_violation_is_not_reported_as_possible() -> None:
     for word, label in ((row[1], row[2]) for row in ILLEGAL):
         before, _ = spell(word[:-1])
         assert not a.is_only_possible(before, word[-1] if isinstance(word[-1], str) else word[-1][0], label)
@@ -771,9 +771,9 @@ def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: lis
     state = OptimizerState()
     for event in word:
         before = state
-        state, faults = transition(state, event, scaler_key=0)
+        state, labels = transition(state, event, scaler_key=0)
         if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clips.while_scaled:
-            assert set(faults) <= {"update@nothing"}
+            assert set(labels) <= {"update@nothing"}
 
 
 # Manual graphs.
@@ -797,7 +797,7 @@ def test_a_straight_line_that_is_right_gives_nothing() -> None:
     assert drawing.findings() == []
 
 
-def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -> None:
+def test_a_violation_on_a_straight_line_is_definite_and_has_its_trace_in_order() -> None:
     drawing = Drawing()
     clip = drawing.event(e.Clip)
     events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED), clip]
@@ -927,7 +927,7 @@ def test_an_answer_can_imply_another() -> None:
         assert bool(drawing.codes()) is not implied
 
 
-def test_a_fault_of_some_paths_says_when() -> None:
+def test_a_violation_on_some_paths_has_a_condition() -> None:
     drawing = Drawing()
     clips = drawing.test("max_norm")
     node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(division=e.DIVIDED))
@@ -1078,7 +1078,7 @@ KINDS = [e.ZeroGrad, e.Unscale, e.Clip, e.GradRead, e.GradEdit, e.GradDivide, e.
 
 @quick
 @given(st.data())
-def test_no_graph_breaks_the_judge(data: st.DataObject) -> None:
+def test_the_checker_accepts_any_graph(data: st.DataObject) -> None:
     """Random events and edges give findings of known rules, in order, each at an event of the graph."""
     drawing = Drawing(optimizers=data.draw(st.integers(1, 2)))
     tests = [drawing.test(f"flag{n}") for n in range(data.draw(st.integers(0, 3)))]

@@ -113,7 +113,7 @@ def test_the_catalogue_holds_every_rule_of_every_family() -> None:
         assert rule.as_dict() == own
 
 
-def test_each_look_alike_belongs_to_a_rule() -> None:
+def test_each_negative_example_belongs_to_a_rule() -> None:
     folders = list(FOLDER.glob("*/*"))
     assert len(folders) == len({*folders})
     names = {rule.name.replace("-", "_") for rule in RULES.values()}
@@ -142,7 +142,7 @@ print(*before, *sorted(set(after) - set(before)))
 
 
 @every_rule
-def test_names_say_the_wrong_thing(rule: Rule) -> None:
+def test_names_describe_the_mistake(rule: Rule) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
     assert not rule.name.startswith(("no-", "dont-", "do-not-", "use-", "avoid-", "amp-"))
     assert [other.code for other in RULES.values() if other.name == rule.name] == [rule.code]
@@ -237,7 +237,7 @@ def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
 
 
 @every_rule
-def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
+def test_negative_examples_parse_and_say_why_they_are_right(rule: Rule) -> None:
     if rule.code not in BY_ENGINE:
         assert negative_examples(rule), "add a correct program to tests/protocol/negative_examples"
     reasons = [reason for reason, _ in negative_examples(rule)]
@@ -250,7 +250,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
 
 
 @every_rule
-def test_judges_listen_to_kinds_of_events_that_exist(rule: Rule) -> None:
+def test_checks_are_registered_for_kinds_of_events_that_exist(rule: Rule) -> None:
     assert all(issubclass(kind, Event) for kind in (*rule.event_checks, *rule.program_checks))
 
 
@@ -416,14 +416,14 @@ def checked(
 ) -> dict[str, str]:
     """Return the labels that a rule's check reports for one event, with the rendered messages."""
     rule = RULES[code]
-    judge: Callable[..., Any] = rule.event_checks[kind]
+    check: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
     names.update(
         loss="loss", window="i % k == 0", sum="eps", context="autocast", operand="x", output="out", limit="1.0"
     )
     event = kind(site, **facts, names=names)
     found = {}
-    for label, values in judge(event, program or Program()):
+    for label, values in check(event, program or Program()):
         found[label] = rule.violations[label].message.format_map({**event.names, **values})
     return found
 
@@ -729,13 +729,13 @@ def test_a_larger_first_scale_takes_longer_to_come_down(first: object, calibrati
     assert labels == ([] if calibrating else ["scale:skips-in-a-row"])
 
 
-def test_a_scheduler_that_runs_ahead_is_judged_by_the_steps_between() -> None:
+def test_a_scheduler_that_runs_ahead_is_checked_by_the_steps_between() -> None:
     assert list(checked("AMP403", events.SchedulerStep, {"skipped": True})) == ["scheduler:skipped"]
     assert list(checked("AMP403", events.SchedulerStep, {"idle": True})) == ["scheduler:micro-batch"]
     assert checked("AMP403", events.SchedulerStep, {"skipped": False, "idle": False}) == {}
 
 
-def test_what_only_a_run_shows_is_judged_by_its_facts() -> None:
+def test_violations_that_only_a_run_shows_depend_on_attributes_of_the_event() -> None:
     assert list(checked("AMP109", events.Forward, {"poisoned": True})) == ["forward@poisoned"]
     assert checked("AMP109", events.Forward, {}) == {}
     assert list(checked("AMP217", events.ScalerNew, {"disabled_itself": True})) == ["scaler:disabled-itself"]
@@ -743,7 +743,7 @@ def test_what_only_a_run_shows_is_judged_by_its_facts() -> None:
     assert list(checked("AMP218", events.GradInvalid, {})) == ["grads:invalid"]
 
 
-def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:
+def test_a_closure_is_checked_at_the_step_that_takes_it() -> None:
     assert list(checked("AMP211", events.ScalerStep, {"closure": True})) == ["step-closure"]
     assert checked("AMP211", events.ScalerStep, {"closure": False}) == {}
     assert checked("AMP211", events.ScalerStep, {}) == {}
@@ -766,8 +766,8 @@ def saving(*saves: Event, **facts: Any) -> Program:
 
 def unsaved(*saves: Event, **facts: Any) -> list[tuple[str, dict[str, str]]]:
     program = saving(*saves, **facts)
-    judge = RULES["AMP401"].program_checks[events.Save]
-    return [(label, dict(values)) for label, _, values, _ in judge(program)]
+    check = RULES["AMP401"].program_checks[events.Save]
+    return [(label, dict(values)) for label, _, values, _ in check(program)]
 
 
 def test_a_checkpoint_with_an_optimizer_and_no_scaler_is_found_once() -> None:
@@ -845,11 +845,11 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     graph = Graph("main")
     graph.nodes = [Node(stepped), Node(made)]
     program.graphs = [graph]
-    (judge,) = RULES["AMP701"].program_checks.values()
-    assert [label for label, *_ in judge(program)] == expected
+    (check,) = RULES["AMP701"].program_checks.values()
+    assert [label for label, *_ in check(program)] == expected
 
 
-def test_look_alikes_are_found_with_their_reasons() -> None:
+def test_negative_examples_are_found_with_their_reasons() -> None:
     found = negative_examples(RULES["AMP203"])
     assert [reason for reason, _ in found][:2] == [
         "the loss is scaled",

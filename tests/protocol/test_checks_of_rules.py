@@ -22,7 +22,7 @@ from pytest_amp_check.protocol.torch_api import BFLOAT16_OR_FLOAT32
 RULES = {code: rule for code, rule in rules.RULES.items() if code.startswith(("AMP1", "AMP5", "AMP9"))}
 SITE = Site("train.py", 1)
 #: Names from analyzer and recorder. A template may use these names and the values of its check.
-READER_NAMES = {
+COMMON_NAMES = {
     "call",
     "context",
     "loss",
@@ -43,11 +43,11 @@ def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
     """Render the message of a violation. Fail if the rule lacks the label or the template needs other names."""
     template = rule.violations[label].message
     wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field}
-    assert wanted <= READER_NAMES | set(values), f"{rule.code} {label} asks for {wanted - set(values)}"
-    return template.format(**{name: f"<{name}>" for name in READER_NAMES} | dict(values))
+    assert wanted <= COMMON_NAMES | set(values), f"{rule.code} {label} asks for {wanted - set(values)}"
+    return template.format(**{name: f"<{name}>" for name in COMMON_NAMES} | dict(values))
 
 
-def judge(
+def labels_of(
     code: str, kind: EventKind, program: Program | None = None, subject: int | None = None, **facts: Any
 ) -> list[str]:
     """Return the labels that a rule reports for one event, after rendering each message."""
@@ -84,7 +84,7 @@ def check_whole(code: str, program: Program) -> list[tuple[str, Event]]:
 
 
 def autocast_labels(function: str, arguments: dict[str, object], excess: int = 0) -> list[str]:
-    return judge("AMP106", events.AutocastNew, callable=function, arguments=arguments, excess=excess)
+    return labels_of("AMP106", events.AutocastNew, callable=function, arguments=arguments, excess=excess)
 
 
 FLOAT16, BFLOAT16 = Symbol("torch.float16"), Symbol("torch.bfloat16")
@@ -93,8 +93,8 @@ DEVICE = Symbol("torch.device()")
 
 
 @pytest.mark.parametrize("how", ["expression", "generator", "yield", "script"])
-def test_each_way_to_lose_a_scope_has_its_fault(how: str) -> None:
-    assert judge("AMP105", events.ScopeLost, how=how) == [f"scope:{how}"]
+def test_each_kind_of_lost_scope_has_its_label(how: str) -> None:
+    assert labels_of("AMP105", events.ScopeLost, how=how) == [f"scope:{how}"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_arguments_that_do_not_bind() -> None:
     assert autocast_labels("torch.cuda.amp.autocast", {}, excess=1) == ["autocast:too-many"]
 
 
-def test_a_callable_that_the_table_does_not_know_is_not_judged() -> None:
+def test_a_callable_that_the_table_does_not_know_is_not_checked() -> None:
     assert autocast_labels("project.autocast", {"enable": True}) == []
 
 
@@ -270,7 +270,7 @@ def test_programs_without_autocast_that_are_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cast", "subject", "apart", "found"),
+    ("cast", "subject", "in_another_function", "found"),
     [
         # The model itself, another model, and a model known only by name.
         ({}, "model", False, False),
@@ -286,15 +286,15 @@ def test_programs_without_autocast_that_are_right() -> None:
     ],
 )
 def test_what_is_float16_by_hand_needs_the_scaler_too(
-    cast: dict[str, Any], subject: str | None, apart: bool, found: bool
+    cast: dict[str, Any], subject: str | None, in_another_function: bool, found: bool
 ) -> None:
     forward = events.Forward(SITE)
     program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
-    things = {name: program.add_object("module", f"self.{name}") for name in ("model", "other")}
-    forward.subject = things["model"].key
+    modules = {name: program.add_object("module", f"self.{name}") for name in ("model", "other")}
+    forward.subject = modules["model"].key
     half = events.ModuleCast(SITE, **{"dtype": "float16", **cast})
-    half.subject = things[subject].key if subject is not None else None
-    if apart:
+    half.subject = modules[subject].key if subject is not None else None
+    if in_another_function:
         program.graphs.append(Graph("convert"))
     program.graphs[-1].nodes.append(Node(half))
     assert check_whole("AMP110", program) == ([("scale@forward-outside", forward)] if found else [])
@@ -341,7 +341,7 @@ def test_trained_modules_are_not_cast() -> None:
 )
 def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, labels: list[str]) -> None:
     assert (
-        judge("AMP502", events.Backward, scaling=events.LossScaling(scaled), dtypes=frozenset(dtypes), alone=alone)
+        labels_of("AMP502", events.Backward, scaling=events.LossScaling(scaled), dtypes=frozenset(dtypes), alone=alone)
         == labels
     )
 
@@ -365,11 +365,11 @@ def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, lab
 def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], labels: list[str]) -> None:
     program = Program()
     scaler = program.add_object("scaler", "scaler", **facts)
-    assert judge("AMP503", events.Scale, program, scaler.key, dtypes=frozenset(dtypes)) == labels
+    assert labels_of("AMP503", events.Scale, program, scaler.key, dtypes=frozenset(dtypes)) == labels
 
 
 def test_bfloat16_needs_no_scaler_that_is_not_known_either() -> None:
-    assert judge("AMP503", events.Scale, dtypes=frozenset({"bfloat16"})) == ["scale:bf16"]
+    assert labels_of("AMP503", events.Scale, dtypes=frozenset({"bfloat16"})) == ["scale:bf16"]
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_bfloat16_needs_no_scaler_that_is_not_known_either() -> None:
     ],
 )
 def test_constants_beyond_float16(value: float, eligible: bool, labels: list[str]) -> None:
-    assert judge("AMP506", events.Fill, value=value, eligible=eligible) == labels
+    assert labels_of("AMP506", events.Fill, value=value, eligible=eligible) == labels
 
 
 @pytest.mark.parametrize(
@@ -529,14 +529,14 @@ def test_what_a_cast_of_trained_weights_says(
     ],
 )
 def test_deprecated_entry_points_name_the_new_call(old: str, new: str, label: str, words: str) -> None:
-    assert judge("AMP901", events.Deprecated, old=old, new=new) == [label]
+    assert labels_of("AMP901", events.Deprecated, old=old, new=new) == [label]
     [message] = messages("AMP901", events.Deprecated, old=old, new=new)
     assert message.startswith(f"`{old}` is deprecated: use `{new}`")
     assert words in message
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_faults_without_a_judge_use_the_names_of_the_readers(rule: Rule) -> None:
+def test_messages_of_violations_without_a_check_use_common_names(rule: Rule) -> None:
     for label in rule.violations if not rule.event_checks and not rule.program_checks else ():
         assert check_message(rule, label, {})
 

@@ -35,11 +35,11 @@ WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "back-outside": (e.Backward, {"scaling": e.LossScaling(comes_from_caller=True), "division": e.DIVIDED}),
     "micro": (e.Backward, MICRO),
     "micro-whole": (e.Backward, {"inside": e.MICRO}),
-    "micro-apart": (e.Backward, {**MICRO, "no_sync": True}),
+    "micro-no-sync": (e.Backward, {**MICRO, "no_sync": True}),
     "micro-vague": (e.Backward, {"inside": e.MICRO, "division": e.LossDivision(is_vague=True)}),
     "micro-averaged": (e.Backward, {**MICRO, "averaged": ()}),
     "micro-averaged-if": (e.Backward, {**MICRO, "averaged": ("a{",)}),
-    "micro-averaged-apart": (e.Backward, {**MICRO, "averaged": (), "no_sync": True}),
+    "micro-averaged-no-sync": (e.Backward, {**MICRO, "averaged": (), "no_sync": True}),
     "loose": (e.Backward, {"inside": e.LOOSE, "division": e.DIVIDED}),
     "raw": (e.Backward, {"division": e.DIVIDED}),
     "raw-custom": (e.Backward, {"custom": True}),
@@ -104,7 +104,7 @@ WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "again": (e.Again, {}),
     "again-uncleared": (e.Again, {"uncleared": True}),
     "hand": (e.Handoff, {}),
-    "hand-told": (e.Handoff, {"about": ()}),
+    "hand-known": (e.Handoff, {"about": ()}),
     "hand-clears": (e.Handoff, {"about": (e.CLEARS,)}),
     "give": (e.Handoff, {"about": ()}),
     "schedule": (e.SchedulerStep, {}),
@@ -221,8 +221,8 @@ def found(
     set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
         drawing.scaler.attributes = tracked_objects.ObjectAttributes(**scaler)
-    for thing in drawing.optimizers:
-        set_attributes(thing, **facts)
+    for optimizer in drawing.optimizers:
+        set_attributes(optimizer, **facts)
     for each in (drawing.scaler, drawing.program.add_object("scaler", "other")):
         if made:
             each.attributes.constructed = True
@@ -325,7 +325,7 @@ ONE: dict[str, str] = {
     "zero back step zero back step update": "3 AMP206",
     "zero back unscale step zero back unscale step update": "4 AMP206",
     "new zero back step end": "4 AMP206",
-    "new zero back step hand-told end": "4 AMP206?",
+    "new zero back step hand-known end": "4 AMP206?",
     "new zero back step update end": "",
     "zero back step end": "",
     "zero back step unscale update": "4 AMP209",
@@ -344,7 +344,7 @@ ONE: dict[str, str] = {
     "back step update back step update": "4 AMP215",
     "back step update zero-some back step update": "",
     "back step update hand-clears0 back step update": "",
-    "back step update hand-told0 back step update": "5 AMP215?",
+    "back step update hand-known0 back step update": "5 AMP215?",
     "raw plain raw plain": "3 AMP215",
     "raw plain zero raw plain": "",
     "back step update again back step update": "",
@@ -411,10 +411,10 @@ ONE: dict[str, str] = {
     "zero back hand clip step update": "",
     "zero back hand0 clip step update": "",
     "zero hand0 back clip step update": "4 AMP201",
-    "zero back clip hand-told0 step update": "3 AMP201?",
-    "zero back hand-told0 plain": "4 AMP204?",
-    "zero back hand-told0 step update zero back plain": "8 AMP204",
-    "zero back clip hand-told step update": "3 AMP201?",
+    "zero back clip hand-known0 step update": "3 AMP201?",
+    "zero back hand-known0 plain": "4 AMP204?",
+    "zero back hand-known0 step update zero back plain": "8 AMP204",
+    "zero back clip hand-known step update": "3 AMP201?",
     # Windows.
     "zero back-whole step update": "",
     "zero micro-whole micro-whole step update": "3 AMP301",
@@ -431,11 +431,11 @@ ONE: dict[str, str] = {
     "made loose update loose step update": "3 AMP303",
     "zero micro exit-complete zero step update": "4 AMP215",
     "zero micro exit-within zero step update": "4 AMP215",
-    "zero micro-apart micro-apart step update": "3 AMP305",
-    "zero micro-apart micro step update": "",
-    "zero micro-apart micro-apart average step update": "",
+    "zero micro-no-sync micro-no-sync step update": "3 AMP305",
+    "zero micro-no-sync micro step update": "",
+    "zero micro-no-sync micro-no-sync average step update": "",
     "zero micro-averaged micro-averaged step update": "2 AMP306",
-    "zero micro-apart micro-averaged step update": "",
+    "zero micro-no-sync micro-averaged step update": "",
     "zero micro micro-averaged step update": "",
     "zero loose again clip step update": "4 AMP201",
     "zero micro-whole micro-whole exit step update": "",
@@ -445,7 +445,7 @@ ONE: dict[str, str] = {
     "zero loose exit-within unscale back step update": "4 AMP303",
     "zero loose exit unscale back step update": "4 AMP303",
     "zero micro-averaged micro step update": "",
-    "zero micro-averaged micro-averaged-apart step update": "3 AMP305",
+    "zero micro-averaged micro-averaged-no-sync step update": "3 AMP305",
     "zero micro zero-before micro step update": "",
     "zero micro zero give0 micro step update": "",
     # Code that accompanies steps.
@@ -525,7 +525,7 @@ ONE: dict[str, str] = {
 
 
 @in_groups(ONE)
-def test_what_is_told_of_events_in_a_row(cases: dict[str, str]) -> None:
+def test_findings_of_events_in_a_row(cases: dict[str, str]) -> None:
     check_each(cases, check_row)
 
 
@@ -587,7 +587,7 @@ def test_more_regions_than_are_remembered_are_open_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("words", TWO)
-def test_what_is_told_of_the_events_of_two_optimizers(words: str) -> None:
+def test_findings_of_events_of_two_optimizers(words: str) -> None:
     assert reported(words, optimizers=2) == TWO[words]
 
 
@@ -625,12 +625,12 @@ IN_A_RUN: dict[str, str] = {
     "in forward-uncached write forward out": "3 AMP101",
 }
 #: The same if the events are repeated.
-IN_TURNS: dict[str, str] = {
+REPEATED: dict[str, str] = {
     "raw plain raw plain": "1 AMP215, 3 AMP215",
     "back step update back step update": "1 AMP215, 4 AMP215",
     "back step update zero-some back step update": "1 AMP215, 5 AMP215",
     "back step update hand-clears0 back step update": "1 AMP215",
-    "back step update hand-told0 back step update": "1 AMP215, 5 AMP215",
+    "back step update hand-known0 back step update": "1 AMP215, 5 AMP215",
     "back step update again back step update": "1 AMP215",
     "back step update again-uncleared back step update": "1 AMP215, 5 AMP215",
     "back step update again-uncleared back-outside step update": "1 AMP215",
@@ -640,12 +640,12 @@ IN_TURNS: dict[str, str] = {
 }
 
 
-def told_of_a_run(words: str, optimizers: int, turns: int) -> str:
-    """Return the findings of a run with some events, which are repeated ``turns`` times."""
+def findings_of_a_run(words: str, optimizers: int, repeats: int) -> str:
+    """Return the findings of a run with some events, which are repeated ``repeats`` times."""
     drawing = Drawing(optimizers)
     drawing.program.add_object("scaler", "other")
     chain, sites = RunChecker(drawing.program), [Site("train.py", line) for line in range(1, 20)]
-    for _ in range(turns):
+    for _ in range(repeats):
         for word, site in zip(words.removesuffix(" end").split(), sites, strict=False):
             event = said(drawing, word)
             event.site = site
@@ -655,16 +655,16 @@ def told_of_a_run(words: str, optimizers: int, turns: int) -> str:
     return ", ".join(f"{f.line} {f.code}" for f in chain.collect_findings() if f.code != "AMP502")
 
 
-@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize(("optimizers", "table"), [(1, ONE), (2, TWO)], ids=["one", "two"])
-def test_a_run_tells_the_same_of_the_same_events(table: dict[str, str], optimizers: int, turns: int) -> None:
+def test_a_run_reports_the_same_for_the_same_events(table: dict[str, str], optimizers: int, repeats: int) -> None:
     """A failure shows the events of every row that differs, with the findings and what was expected."""
     wrong = {}
     for words, in_source in table.items():
         expected = IN_A_RUN.get(words, in_source).replace("?", "")
-        if turns > 1:
-            expected = IN_TURNS.get(words, expected)
-        found = told_of_a_run(words, optimizers, turns)
+        if repeats > 1:
+            expected = REPEATED.get(words, expected)
+        found = findings_of_a_run(words, optimizers, repeats)
         if found != expected:
             wrong[words] = (found, expected)
     assert wrong == {}
@@ -712,7 +712,7 @@ def test_what_is_known_of_an_optimizer_excuses_what_is_done_to_it(
         ("zero back unscale update back step update", "step@early"),
     ],
 )
-def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
+def test_the_label_of_a_violation_within_its_rule(words: str, label: str) -> None:
     (finding,) = found(words)
     assert finding.label == label
 
@@ -744,7 +744,7 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("zero back unscale zero step update", [2, 4, 5]),
     ],
 )
-def test_the_path_shows_what_matters_to_the_fault(words: str, shown: list[int]) -> None:
+def test_the_trace_shows_the_events_that_are_relevant_to_the_violation(words: str, shown: list[int]) -> None:
     (finding,) = found(words)
     assert [step.site.line for step in finding.trace] == shown
 
@@ -887,14 +887,14 @@ WAYS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("words", WAYS)
-def test_what_is_told_of_events_on_several_ways(words: str) -> None:
+def test_findings_of_events_on_several_paths(words: str) -> None:
     assert reported(words, made=True) == WAYS[words]
 
 
 def test_a_loss_that_runs_backward_at_the_ends_of_windows_alone_is_that_of_one_micro_batch() -> None:
-    turn = "zero01 loop[ back1 step1 update zero1 *count{{ micro-whole0 micro-whole0 step update zero0 / {} }} ]"
-    assert reported(turn.format(""), optimizers=2, made=True) == ""
-    assert "7 AMP301" in reported(turn.format("micro-whole0"), optimizers=2, made=True)
+    words = "zero01 loop[ back1 step1 update zero1 *count{{ micro-whole0 micro-whole0 step update zero0 / {} }} ]"
+    assert reported(words.format(""), optimizers=2, made=True) == ""
+    assert "7 AMP301" in reported(words.format("micro-whole0"), optimizers=2, made=True)
 
 
 @pytest.mark.parametrize(
@@ -924,7 +924,7 @@ def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
         ("loop[ zero back unscale *fine{ step update / } ]", "when `fine` is false"),
         ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
         (
-            "zero back clip hand-told0 step update",
+            "zero back clip hand-known0 step update",
             "if the call in line 4, which gets `optimizer0`, leaves the gradients as they are",
         ),
         ("zero back clip-guessed step update", "if names say what unanalyzed code does"),
@@ -956,7 +956,7 @@ def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condit
         ("zero back other-hand clip step update", True, "4 AMP201"),
     ],
 )
-def test_what_is_told_of_two_scalers(words: str, made: bool, expected: str) -> None:
+def test_findings_of_two_scalers(words: str, made: bool, expected: str) -> None:
     assert reported(words, made=made) == expected
 
 
@@ -1021,7 +1021,7 @@ TURNED = " ".join([*(f"f{n}{{ zero-some / }}" for n in range(12)), *(f"f{n}{{ / 
         ("new zero back CROWD a{ step / } end", ["AMP206"]),
     ],
 )
-def test_of_ways_that_cannot_be_gone_only_what_they_all_share_is_told(
+def test_beyond_the_limit_findings_are_possible_and_infeasible_paths_give_none(
     words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_exploration, "LIMIT", 200)
@@ -1106,7 +1106,7 @@ def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (8, True), (24, False)])
-def test_with_many_optimizers_fewer_ways_are_told_apart(
+def test_with_many_optimizers_fewer_paths_are_distinguished(
     optimizers: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_exploration, "LIMIT", 1_500)
@@ -1160,7 +1160,7 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
         ("zero01 back01 a{ unscale / } a{ clip / clip1 } step step1 update", "5 AMP201?"),
     ],
 )
-def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: str) -> None:
+def test_findings_of_two_optimizers_on_several_paths(words: str, expected: str) -> None:
     assert reported(words, optimizers=2, made=True) == expected
 
 
@@ -1209,7 +1209,7 @@ def checked(
     made: bool = False,
     program: dict[str, Any] | None = None,
     scaler: dict[str, Any] | None = None,
-    things: dict[int, dict[str, Any]] | None = None,
+    of_optimizers: dict[int, dict[str, Any]] | None = None,
     events: dict[int, dict[str, Any]] | None = None,
     tests: dict[int, dict[str, Any]] | None = None,
 ) -> str:
@@ -1221,7 +1221,7 @@ def checked(
         drawing.scaler.attributes.constructed = True
         drawing.scaler.site = Site("train.py", 1)
     set_attributes(drawing.scaler, **(scaler or {}))
-    for number, facts in (things or {}).items():
+    for number, facts in (of_optimizers or {}).items():
         set_attributes(drawing.optimizers[number], **facts)
     Text(drawing, words).read(0)
     for node in drawing.graph.nodes:
@@ -1253,14 +1253,14 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     (
         "back step update back step update",
         1,
-        {"program": {"fragment": True}, "things": {0: {"constructed": False}}},
+        {"program": {"fragment": True}, "of_optimizers": {0: {"constructed": False}}},
         "",
     ),
     ("back0 step update back0 step update zero1", 2, {}, "4 AMP215"),
     (
         "back0 step update back0 step update zero1",
         2,
-        {"things": {0: {"constructed": False}, 1: {"constructed": False}}},
+        {"of_optimizers": {0: {"constructed": False}, 1: {"constructed": False}}},
         "4 AMP215?",
     ),
     ("made loop[ a{ back step update / zero } ]", 1, {"made": True}, "2 AMP215?"),
@@ -1326,16 +1326,21 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     ("zero back a{ zero / } step update", 1, {"made": True}, ""),
     ("zero a{ back zero step update / }", 1, {"made": True}, "3 AMP215"),
     ("zero a{ back / } a{ zero / } step update", 1, {"made": True}, "3 AMP215?"),
-    ("zero01 back01 unscale unscale1 step step1 update", 2, {"things": {0: {"shares": (2,)}}}, "4 AMP210"),
-    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (2,)}}}, "4 AMP210"),
-    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (2,)}}, "events": {3: {"unscales": False}}}, ""),
-    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (99,)}}}, ""),
+    ("zero01 back01 unscale unscale1 step step1 update", 2, {"of_optimizers": {0: {"shares": (2,)}}}, "4 AMP210"),
+    ("zero01 back01 step step1 update", 2, {"of_optimizers": {0: {"shares": (2,)}}}, "4 AMP210"),
+    (
+        "zero01 back01 step step1 update",
+        2,
+        {"of_optimizers": {0: {"shares": (2,)}}, "events": {3: {"unscales": False}}},
+        "",
+    ),
+    ("zero01 back01 step step1 update", 2, {"of_optimizers": {0: {"shares": (99,)}}}, ""),
     ("zero01 back01 unscale1 framework-step unscale1 framework-step1", 2, {}, ""),
     ("zero01 back01 unscale1 framework-step clip1 framework-step1", 2, {}, ""),
     ("zero01 back0 other-back1 other-unscale1 framework-step other-unscale1 step1 update", 2, {}, "6 AMP209"),
     ("zero01 clip01 back0 clip0 back1 clip1 step step1 update", 2, {}, "4 AMP201, 6 AMP201"),
     ("zero01 clip01 back01 clip0 clip1 step step1 update", 2, {}, "4 AMP201, 5 AMP201"),
-    ("zero back found clip step update", 1, {"things": {0: {"several": True}}}, "4 AMP201"),
+    ("zero back found clip step update", 1, {"of_optimizers": {0: {"several": True}}}, "4 AMP201"),
     ("zero01 back0 back1 step update update step1 update", 2, {}, "6 AMP207"),
     ("zero01 back0 step back1 update step1 update", 2, {}, "5 AMP207"),
     ("back step update again-uncleared back step update back step update", 1, {}, "5 AMP215?, 8 AMP215"),
@@ -1541,7 +1546,9 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("words", "optimizers", "known", "expected"), KNOWN)
-def test_what_is_told_where_more_is_known(words: str, optimizers: int, known: dict[str, Any], expected: str) -> None:
+def test_findings_that_depend_on_known_attributes(
+    words: str, optimizers: int, known: dict[str, Any], expected: str
+) -> None:
     assert checked(words, optimizers, **known) == expected
 
 

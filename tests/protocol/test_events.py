@@ -148,7 +148,7 @@ def test_an_object_that_is_either_of_two_unknown_ones_is_as_unknown() -> None:
     assert vars(either) == {"owns": frozenset({1})}
 
 
-def test_things_and_events_are_shown_by_what_they_are() -> None:
+def test_objects_and_events_have_a_descriptive_repr() -> None:
     program = Program()
     first, second = program.add_object("module", "model"), program.add_object("optimizer", "opt")
     assert (repr(first), repr(second)) == ("<module 0 model>", "<optimizer 1 opt>")
@@ -167,7 +167,7 @@ def test_a_module_is_whole_with_the_parts_of_its_parts() -> None:
     assert program.with_submodules([2, 3]) == {2, 3}
 
 
-def test_a_program_calls_things_by_their_names() -> None:
+def test_a_program_names_its_objects() -> None:
     program = Program()
     program.add_object("scaler", "scaler")
     assert (program.name_of(0), program.name_of("self.scaler")) == ("scaler", "self.scaler")

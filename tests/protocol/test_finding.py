@@ -53,7 +53,7 @@ def test_rows_and_columns_are_counted_from_one() -> None:
     }
 
 
-def test_the_ranks_that_have_found_it_are_told_where_there_are_several() -> None:
+def test_the_ranks_of_a_finding_are_listed_where_there_are_several() -> None:
     finding = found()
     finding.ranks = (0, 2)
     assert finding.as_dict()["ranks"] == [0, 2]

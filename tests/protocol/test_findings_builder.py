@@ -58,7 +58,7 @@ def test_what_nobody_gives_is_called_by_its_field() -> None:
     assert message("fill:overflow").startswith("this call writes value into a tensor")
 
 
-def test_a_judge_may_decide_how_severe_a_fault_is() -> None:
+def test_a_check_may_decide_how_severe_a_violation_is() -> None:
     finding = make_finding("clip@scaled", SITE, [], {"severity": "info"}, ())
     assert (finding.severity, finding.certain, finding.names) == ("info", True, {"severity": "info"})
     assert make_finding("clip@scaled", SITE, [], {}, ()).severity == "error"

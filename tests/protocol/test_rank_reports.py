@@ -46,7 +46,7 @@ def test_ranks_in_words(ranks: list[int], size: int, words: str) -> None:
     assert describe_ranks(ranks, size) == words
 
 
-def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
+def test_a_finding_of_several_ranks_is_reported_once_with_its_ranks() -> None:
     first, second = RankReport(0, [finding(5), finding(3)]), RankReport(1, [finding(3), finding(4, "AMP202")])
     assert reported(merge_ranks([first, second], 2)) == [
         ("AMP201", 3, "Clipped. (both ranks)", (0, 1)),
@@ -83,14 +83,14 @@ def test_recordings_of_one_process_tell_each_place_once() -> None:
     ],
 )
 def test_steps_that_some_ranks_skip_and_others_take(runs: list[set[int]], said: str, ranks: tuple[int, ...]) -> None:
-    (apart,) = merge_ranks([steps(rank, skips) for rank, skips in enumerate(runs)], len(runs))
-    assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP602", "step@ranks", STEP, ranks)
-    assert apart.message.startswith(f"`scaler` {said}")
+    (mismatch,) = merge_ranks([steps(rank, skips) for rank, skips in enumerate(runs)], len(runs))
+    assert (mismatch.code, mismatch.label, mismatch.site, mismatch.ranks) == ("AMP602", "step@ranks", STEP, ranks)
+    assert mismatch.message.startswith(f"`scaler` {said}")
 
 
 def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
-    (apart,) = merge_ranks([steps(rank, {rank}, scaler_name="") for rank in range(2)], 2)
-    assert apart.message.startswith("the scaler skipped step 0 on rank 0")
+    (mismatch,) = merge_ranks([steps(rank, {rank}, scaler_name="") for rank in range(2)], 2)
+    assert mismatch.message.startswith("the scaler skipped step 0 on rank 0")
 
 
 @pytest.mark.parametrize(
@@ -127,23 +127,28 @@ def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[RankReport]) -
     ],
 )
 def test_backward_passes_that_some_ranks_leave_out(counts: list[int], said: str, ranks: tuple[int, ...]) -> None:
-    (apart,) = merge_ranks([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
-    assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP607", "backward@ranks", BACKWARD, ranks)
-    assert apart.message.startswith(f"`loss.backward` began {said}, but")
+    (mismatch,) = merge_ranks([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
+    assert (mismatch.code, mismatch.label, mismatch.site, mismatch.ranks) == (
+        "AMP607",
+        "backward@ranks",
+        BACKWARD,
+        ranks,
+    )
+    assert mismatch.message.startswith(f"`loss.backward` began {said}, but")
 
 
 def test_that_the_rank_with_most_was_ended_does_not_explain_the_others() -> None:
     assert [each.ranks for each in merge_ranks([backwards(0, 3, stopped=True), backwards(1, 2)], 2)] == [(1,)]
 
 
-def test_who_leaves_out_a_backward_steps_apart_for_that() -> None:
+def test_a_missing_backward_explains_why_ranks_skip_different_steps() -> None:
     both = [backwards(0, 3), backwards(1, 2)]
     for rank, each in enumerate(both):
         each.step_count, each.skipped_steps, each.step_site, each.in_process_group = 8, frozenset({rank}), STEP, True
     assert [each.code for each in merge_ranks(both, 2)] == ["AMP607"]
 
 
-def test_what_a_rank_knows_of_its_scaler_itself_is_not_told_again() -> None:
+def test_a_finding_of_one_rank_about_its_scaler_is_not_repeated() -> None:
     own = finding(9, "AMP602")
     both = [steps(0, {1}, findings=[own]), steps(1, set())]
     assert reported(merge_ranks(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]

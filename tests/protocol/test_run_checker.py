@@ -70,18 +70,18 @@ def only(run: Training) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("turns", [1, 2, 40])
-def test_a_right_run_of_any_length_gives_nothing(run: Training, turns: int) -> None:
-    for _ in range(turns):
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_a_right_run_of_any_length_gives_nothing(run: Training, steps: int) -> None:
+    for _ in range(steps):
         run.step(unscale=True, clip="clip")
         run.chain.flush()
     run.chain.close()
     assert run.reported() == []
 
 
-@pytest.mark.parametrize("turns", [1, 2, 40])
-def test_a_mistake_is_told_once_however_often_it_is_made(run: Training, turns: int) -> None:
-    for _ in range(turns):
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_a_mistake_is_reported_once_however_often_it_is_made(run: Training, steps: int) -> None:
+    for _ in range(steps):
         run.step(clip="clip")
     run.chain.close()
     finding = only(run)
@@ -94,7 +94,7 @@ def test_a_mistake_is_told_once_however_often_it_is_made(run: Training, turns: i
     ]
 
 
-def test_a_mistake_that_is_made_late_is_found_after_many_right_turns(run: Training) -> None:
+def test_a_mistake_that_is_made_late_is_found_after_many_right_steps(run: Training) -> None:
     for _ in range(20):
         run.step(unscale=True, clip="clip")
     run.step(clip="another clip")
@@ -275,7 +275,7 @@ def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
 
 
 @pytest.mark.parametrize("gone", ["first", "second"])
-def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Training, gone: str) -> None:
+def test_an_optimizer_is_checked_as_before_after_another_one_is_gone(run: Training, gone: str) -> None:
     other = run.program.add_object("optimizer", Symbol("other"), Site("train.py", 3))
     keys = {"first": run.optimizer.key, "second": other.key}
     for key in keys.values():
@@ -305,12 +305,12 @@ def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gra
     assert run.reported() == [("AMP206", run.at(name_of_kind(e.ScalerStep)).line)]
 
 
-def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_step_is_not_checked_again(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Event] = []
 
-    def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
+    def counted(checker: Any, index: int, event: Event, *rest: Any) -> Any:
         checked.append(event)
-        return apply_event(judge, index, event, *rest)
+        return apply_event(checker, index, event, *rest)
 
     monkeypatch.setattr(run_checker, "apply_event", counted)
     counts = []
@@ -324,7 +324,7 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypat
     assert counts[-2] == counts[-1] == [e.Backward]
 
 
-def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) -> None:
+def test_a_mistake_in_every_iteration_is_checked_in_every_iteration(run: Training) -> None:
     for _ in range(4):
         run.add(e.ZeroGrad)
         run.backward()
@@ -341,14 +341,14 @@ def fill(run: Training, place: str, value: float = -1e9) -> Event:
     return e.Fill(run.at(place), value=value, eligible=True)
 
 
-def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None:
+def test_an_event_is_checked_by_itself_once_for_each_location(run: Training) -> None:
     for place, value in (("one", -1e9), ("one", -1e8), ("two", 1.0), ("three", 1e7)):
         run.chain.add_event(fill(run, place, value))
     assert run.reported() == [("AMP506", run.at("one").line), ("AMP506", run.at("three").line)]
     assert "-1e+09" in run.chain.collect_findings()[0].message
 
 
-def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
+def test_a_consequence_of_another_mistake_is_not_reported(run: Training) -> None:
     run.chain.add_event(e.NotFinite(run.at("parameter"), how="parameter"))
     run.chain.add_event(e.NotFinite(run.at("overflow"), how="overflow"))
     assert [code for code, _ in run.reported()] == ["AMP802", "AMP802"]
@@ -360,7 +360,7 @@ def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
     assert run.reported()[0] == ("AMP802", run.at("overflow").line)
 
 
-def test_facts_that_come_late_have_their_witness(run: Training) -> None:
+def test_a_finding_keeps_the_trace_that_its_event_has_when_it_is_checked(run: Training) -> None:
     event = e.NotFinite(run.at("there"), how="overflow")
     run.chain.check_event(event)
     event.trace = ((run.at("before"), "it grew"),)
@@ -382,7 +382,7 @@ class Counting(RunChecker):
         self.noted.append((violation[0], violation[1][0], optimizer))
 
 
-def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> None:
+def test_each_violation_is_passed_on_with_its_optimizer(run: Training) -> None:
     run.chain = counting = Counting(run.program)
     for _ in range(2):
         run.step(clip="clip")
@@ -398,14 +398,12 @@ def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> No
     ]
 
 
-def test_a_loop_that_turns_as_before_is_not_judged_anew_after_a_mistake(
-    run: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_step_is_not_checked_again_after_a_mistake(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Event] = []
 
-    def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
+    def counted(checker: Any, index: int, event: Event, *rest: Any) -> Any:
         checked.append(event)
-        return apply_event(judge, index, event, *rest)
+        return apply_event(checker, index, event, *rest)
 
     monkeypatch.setattr(run_checker, "apply_event", counted)
     run.step(clip="wrong")
@@ -454,7 +452,7 @@ def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
-def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast: bool, expected: list[str]) -> None:
+def test_a_run_is_checked_as_a_whole_once_for_each_location(run: Training, autocast: bool, expected: list[str]) -> None:
     set_attributes(run.program, enters_autocast=autocast, live_scalers=(run.scaler,))
     for _ in range(3):
         run.add(e.Scale, "scale", subject=run.scaler.key, forward_read=True)
@@ -495,7 +493,7 @@ def test_mistakes_that_a_framework_makes_itself(
     assert [finding.label for finding in run.chain.collect_findings()] == expected
 
 
-def test_a_mistake_in_the_code_of_a_framework_is_told_where_the_program_calls_it(run: Training) -> None:
+def test_a_mistake_in_the_code_of_a_framework_is_reported_where_the_program_calls_it(run: Training) -> None:
     places = {run.at("clip"): run.at("call")}
     run.chain = RunChecker(
         run.program,
@@ -531,7 +529,7 @@ def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: 
     assert [finding.label for finding in run.chain.collect_findings()] == ["step@another"]
 
 
-def test_a_step_in_a_region_is_told_where_no_backward_is_in_it(run: Training) -> None:
+def test_a_step_in_a_region_is_reported_where_no_backward_is_in_it(run: Training) -> None:
     run.add(e.Backward, "backward", feeds=(run.optimizer.key,), division=e.DIVIDED)
     run.chain.pending_events[-1].subject = None
     run.add(e.AutocastEnter, "region", **REGION)

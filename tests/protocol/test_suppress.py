@@ -312,7 +312,7 @@ class TestUnused:
         assert idle("a = 1  # amp: ignore[AMP902]\n") == []
 
 
-PIECES = ["a = 1", "(", ")", "  b", "'''", "@d", "def f():", "    pass", "\\", "\x0c", "é", "if a:"]
+FRAGMENTS = ["a = 1", "(", ")", "  b", "'''", "@d", "def f():", "    pass", "\\", "\x0c", "é", "if a:"]
 COMMENTS = [
     "",
     "  # amp: ignore",
@@ -324,7 +324,7 @@ COMMENTS = [
 ]
 
 
-@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(COMMENTS)), max_size=12))
+@given(st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(COMMENTS)), max_size=12))
 def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
     text = "\n".join(code + comment for code, comment in lines)
     suppressions = Suppressions.from_text(text)
@@ -391,7 +391,7 @@ def test_a_word_that_is_no_rule_silences_nothing() -> None:
     assert silenced("a = 1  # amp: ignore[AMP999]\n") == []
 
 
-def test_where_a_comment_stands_is_told() -> None:
+def test_unused_comments_are_found_with_their_positions() -> None:
     text = "a = 1  # E1 noqa: AMP201 # noqa: AMP202\nb = 2  # note # amp: ignore[AMP207]\n"
     places = Suppressions.from_text(text).find_unused(frozenset(RULES))
     assert [(line, text.split("\n")[line - 1][start:end], words) for line, start, end, words in places] == [
