@@ -26,7 +26,7 @@ model = torch.nn.Linear(8, 8)
 average = copy.deepcopy(model).to({dtype})
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 first = [p.detach().clone() for p in average.parameters()]
-for _ in range({turns}):
+for _ in range({iterations}):
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(torch.randn(4, 8)).float().square().mean()
@@ -41,10 +41,10 @@ ADDED = "kept.mul_(0.9999).add_(p.detach().to(kept.dtype), alpha=1e-4)"
 MOVED = "kept.lerp_(p.detach().to(kept.dtype), 1e-4)"
 
 
-def found(tmp_path: Path, dtype: str, step: str, turns: int = 5) -> tuple[str, bool]:
+def found(tmp_path: Path, dtype: str, step: str, iterations: int = 5) -> tuple[str, bool]:
     """Return the findings of a run as text, and True if the average stopped changing."""
     script = tmp_path / "train.py"
-    script.write_text(PROGRAM.format(dtype=dtype, step=step, turns=turns), encoding="utf-8")
+    script.write_text(PROGRAM.format(dtype=dtype, step=step, iterations=iterations), encoding="utf-8")
     left = {}
     run = recorded(lambda: left.update(runpy.run_path(str(script), run_name="__main__")))
     assert (run.failure, run.error) == (None, None)
@@ -55,7 +55,7 @@ def found(tmp_path: Path, dtype: str, step: str, turns: int = 5) -> tuple[str, b
 
 @pytest.mark.parametrize("step", [ADDED, MOVED])
 @pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
-def test_an_average_that_stands_still_is_told_of(tmp_path: Path, step: str, dtype: str) -> None:
+def test_an_average_that_stands_still_is_reported(tmp_path: Path, step: str, dtype: str) -> None:
     message, stands = found(tmp_path, dtype, step + "  # AMP508")
     assert stands or dtype == "torch.float16", "in float16 some small weights move"
     assert f"no longer changes, because the added values are too small for {dtype.removeprefix('torch.')}" in message
@@ -79,12 +79,12 @@ for _ in range(5):
 
 
 @pytest.mark.parametrize("step", [ROUNDED, "kept *= 0.9995; kept.add_(p.detach().half(), alpha=5e-4)"])
-def test_an_average_in_which_rounding_outweighs_the_steps_is_told_of(tmp_path: Path, step: str) -> None:
+def test_an_average_in_which_rounding_outweighs_the_steps_is_reported(tmp_path: Path, step: str) -> None:
     message, _ = found(tmp_path, "torch.float16", step + "  # AMP508")
     assert "keeps a moving average in float16, where small updates round to nothing" in message
 
 
-def test_an_average_of_more_parameters_than_checks_is_told_of(tmp_path: Path) -> None:
+def test_an_average_of_many_parameters_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(MANY.format(step=".lerp_(p.half(), 1e-4)  # AMP508"), encoding="utf-8")
     run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
@@ -100,7 +100,7 @@ def test_decays_that_float16_follows_are_right(tmp_path: Path, step: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("dtype", "step", "turns"),
+    ("dtype", "step", "iterations"),
     [
         ("torch.float32", ADDED, 5),
         ("torch.float32", MOVED, 5),
@@ -109,8 +109,8 @@ def test_decays_that_float16_follows_are_right(tmp_path: Path, step: str) -> Non
     ],
     ids=["added in float32", "moved in float32", "large steps", "too few steps to tell"],
 )
-def test_an_average_that_moves_is_right(tmp_path: Path, dtype: str, step: str, turns: int) -> None:
-    found(tmp_path, dtype, step, turns)
+def test_an_average_that_moves_is_right(tmp_path: Path, dtype: str, step: str, iterations: int) -> None:
+    found(tmp_path, dtype, step, iterations)
 
 
 def test_a_slow_average_that_begins_at_zero_is_right() -> None:

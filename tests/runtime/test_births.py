@@ -304,7 +304,7 @@ def findings(body: str, path: Path) -> tuple[list[Any], str]:
 
 
 @pytest.mark.parametrize("body", LOW.values(), ids=LOW)
-def test_parameters_that_are_born_low_are_blamed_where_they_are_made(body: str, tmp_path: Path) -> None:
+def test_parameters_created_in_low_precision_are_reported_where_they_are_created(body: str, tmp_path: Path) -> None:
     found, source = findings(body, tmp_path / "train.py")
     assert places(found) == marks(source, "runtime"), shown(found)
     assert all("bfloat16" in finding.message for finding in found)

@@ -114,20 +114,20 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-maker, judge = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1))
-om, oj = torch.optim.SGD(maker.parameters(), 1e-3), torch.optim.SGD(judge.parameters(), 1e-3)
+maker, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1))
+om, oc = torch.optim.SGD(maker.parameters(), 1e-3), torch.optim.SGD(critic.parameters(), 1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
 for z in torch.randn(3, 6, 4):
     with torch.autocast("cpu", dtype=torch.float16):
         made = maker(z)
-        loss = judge(made.detach()).float().square().mean()
-    oj.zero_grad()
+        loss = critic(made.detach()).float().square().mean()
+    oc.zero_grad()
     scaler.scale(loss).backward()
-    scaler.step(oj)
-    oj.zero_grad()
+    scaler.step(oc)
+    oc.zero_grad()
     om.zero_grad()
     with torch.autocast("cpu", dtype=torch.float16):
-        loss = (judge(made) - 1).float().square().mean()
+        loss = (critic(made) - 1).float().square().mean()
     scaler.scale(loss).backward()
     scaler.unscale_(om)
     {between}
@@ -137,7 +137,7 @@ for z in torch.randn(3, 6, 4):
 """
 
 
-TWO_CALLS = """both = [*maker.parameters(), *judge.parameters()]
+TWO_CALLS = """both = [*maker.parameters(), *critic.parameters()]
     norm = nn.utils.get_total_norm([p.grad for p in both])  # AMP202
     nn.utils.clip_grads_with_norm_(both, 0.5, norm)  # AMP212"""
 
@@ -145,7 +145,7 @@ TWO_CALLS = """both = [*maker.parameters(), *judge.parameters()]
 @pytest.mark.parametrize(
     "clip",
     [
-        "nn.utils.clip_grad_norm_(itertools.chain(maker.parameters(), judge.parameters()), 0.5)  # AMP212",
+        "nn.utils.clip_grad_norm_(itertools.chain(maker.parameters(), critic.parameters()), 0.5)  # AMP212",
         TWO_CALLS,
     ],
 )
@@ -158,8 +158,8 @@ def test_a_norm_that_includes_scaled_gradients_of_another_loss_is_named(clip: st
     ("between", "clip"),
     [
         ("pass", "nn.utils.clip_grad_norm_(maker.parameters(), 0.5)"),
-        ("oj.zero_grad()", "nn.utils.clip_grad_norm_([*maker.parameters(), *judge.parameters()], 0.5)"),
-        ("pass", "nn.utils.clip_grad_value_([*maker.parameters(), *judge.parameters()], 0.5)"),
+        ("oc.zero_grad()", "nn.utils.clip_grad_norm_([*maker.parameters(), *critic.parameters()], 0.5)"),
+        ("pass", "nn.utils.clip_grad_value_([*maker.parameters(), *critic.parameters()], 0.5)"),
     ],
 )
 def test_clips_of_unscaled_gradients_alone_are_right(between: str, clip: str, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def sine_in_backward() -> None:
         (lambda: torch.sin(LARGE[:0]), False),
         (lambda: torch.sin(LARGE * math.inf), False),
         (lambda: torch.sin(LARGE.float()), False),
-        # Values that cannot be read now.
+        # Values without accessible data.
         (lambda: torch.sin(LARGE.to("meta")), False),
         (lambda: torch.vmap(torch.sin)(LARGE), False),
         (sine_in_backward, False),
@@ -219,7 +219,7 @@ def test_the_ops_of_a_loss_are_observed_up_to_a_number(ops: int, label: str) -> 
 
 
 @pytest.mark.parametrize(("is_nan", "is_found"), [(True, True), (False, False)])
-def test_a_scaled_loss_without_a_cause_is_told_where_it_is_nan(is_nan: bool, is_found: bool) -> None:
+def test_an_unexplained_scaled_loss_is_reported_where_it_is_nan(is_nan: bool, is_found: bool) -> None:
     """A scaler skips the step. A scale that is too large may make a loss infinite, but no scale makes NaN."""
     of = training()
 

@@ -87,14 +87,14 @@ CHOOSING = (
 
 
 @pytest.mark.parametrize("more", PLAIN)
-def test_a_program_that_decides_nothing_is_told_of_its_float32(
+def test_a_program_that_decides_nothing_is_reported_for_its_float32(
     more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert codes(tmp_path, monkeypatch, more=more) == ["AMP110"]
 
 
 @pytest.mark.parametrize("more", CHOOSING)
-def test_a_program_that_decides_about_autocast_was_told_not_to_enter_it(
+def test_a_program_that_decides_about_autocast_is_not_reported(
     more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert codes(tmp_path, monkeypatch, more=more) == []

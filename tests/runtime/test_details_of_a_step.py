@@ -36,7 +36,7 @@ model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 {setup}
-for turn in range(3):
+for index in range(3):
     {clear}
     with torch.autocast("cpu", dtype=torch.float16):
         loss = F.mse_loss(model(torch.ones(4, 8)).float(), torch.ones(4, 1))
@@ -255,11 +255,11 @@ def test_the_whole_message_and_where_it_stands(after: str, expected: tuple[str, 
         ("model.zero_grad(set_to_none=False)", False),
         ("optimizer.zero_grad(); model.zero_grad()", False),
         ("optimizer.zero_grad(set_to_none=False)", False),
-        ("if turn: optimizer.zero_grad()", False),
+        ("if index: optimizer.zero_grad()", False),
         # A later clear withdraws the finding, but gradients may also be zero without a clear.
-        ("if turn == 2: optimizer.zero_grad()", False),
-        ("if turn == 2: [p.grad.numpy().fill(0.0) for p in model.parameters()]", True),
-        ("if turn: [p.grad.numpy().fill(0.0) for p in model.parameters()]", False),
+        ("if index == 2: optimizer.zero_grad()", False),
+        ("if index == 2: [p.grad.numpy().fill(0.0) for p in model.parameters()]", True),
+        ("if index: [p.grad.numpy().fill(0.0) for p in model.parameters()]", False),
     ],
 )
 def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_gradients_are_cleared_in_many_ways(clear: str, is_stale: bool, tmp_path
     ("statements", "losses"),
     [
         # A batch that is discarded is no part of the next step, in whatever way its gradients are cleared.
-        ({"after": "if turn == 1: optimizer.zero_grad(); continue"}, LOSSES[:2]),
-        ({"after": "if turn == 1: model.zero_grad(); continue"}, LOSSES[:2]),
-        ({"after": "if turn == 1: model.weight.grad = model.bias.grad = None; continue"}, LOSSES[:2]),
-        ({"after": "if turn == 1: continue"}, LOSSES[:2]),
+        ({"after": "if index == 1: optimizer.zero_grad(); continue"}, LOSSES[:2]),
+        ({"after": "if index == 1: model.zero_grad(); continue"}, LOSSES[:2]),
+        ({"after": "if index == 1: model.weight.grad = model.bias.grad = None; continue"}, LOSSES[:2]),
+        ({"after": "if index == 1: continue"}, LOSSES[:2]),
         (
             {"step": "scaler.step(optimizer); optimizer.zero_grad(); optimizer.step()"},
             [1.354, None, 1.305, None, 1.259, None],
@@ -443,7 +443,7 @@ SLOPE = "grad, = torch.autograd.grad({}, model.weight, create_graph=True); {}los
         (SLOPE.format("loss", ""), []),
         ("loss = loss * float('inf')", [("not-finite:infinity", 29)]),
         # A single step of a loss that is too large: the scaler skips it.
-        ("loss = loss if turn else loss * 1e38 * 1e38", []),
+        ("loss = loss if index else loss * 1e38 * 1e38", []),
     ],
 )
 def test_what_a_loss_is_made_of(before: str, expected: list[tuple[str, int]], tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ def test_gradients_that_are_not_finite_are_found_in_large_weights_too(
 
 
 #: A clip is known by its products with several norms.
-OF_TURNS = {"before": "loss = loss * (turn + 1)"}
+VARYING_LOSS = {"before": "loss = loss * (index + 1)"}
 POST = "[p.register_post_accumulate_grad_hook(lambda p: ({}, None)[1]) for p in model.parameters()]"
 
 
@@ -513,7 +513,7 @@ POST = "[p.register_post_accumulate_grad_hook(lambda p: ({}, None)[1]) for p in 
     ],
 )
 def test_hooks_that_follow_an_accumulation(statement: str, expected: list[str], tmp_path: Path) -> None:
-    assert [label for label, _ in found(tmp_path, setup=POST.format(statement), **OF_TURNS)] == expected
+    assert [label for label, _ in found(tmp_path, setup=POST.format(statement), **VARYING_LOSS)] == expected
 
 
 WEIGHT_GRAD, CLIP = "model.weight.grad", "nn.utils.clip_grad_norm_"
@@ -558,13 +558,13 @@ def test_scaled_gradients_of_losses_that_change(after: str, expected: str, tmp_p
         pytest.skip("this torch has no such function")
     if "get_total_norm" in after and not hasattr(torch.nn.utils, "get_total_norm"):
         pytest.skip("this torch has no such function")
-    reported = found(tmp_path, after=after, **OF_TURNS)
+    reported = found(tmp_path, after=after, **VARYING_LOSS)
     assert [label for label, _ in reported] == [expected] * bool(expected)
     if expected == "clip@scaled-by-hand":
         assert reported[0][1].startswith("`this assignment` clips gradients")
     # The same with gradients that are not scaled is right.
     if expected != "step@divided" and "nan" not in after:
-        assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **OF_TURNS) == []
+        assert found(tmp_path, after=f"scaler.unscale_(optimizer); {after}", **VARYING_LOSS) == []
 
 
 @pytest.mark.parametrize(
@@ -634,7 +634,7 @@ def test_infinities_that_a_replacement_hides_from_the_scaler_are_an_edit(tmp_pat
 @pytest.mark.parametrize(("factor", "is_found"), [("0.01", True), ("0.01 * scaler.get_scale()", False)])
 def test_a_manual_clip_to_a_multiple_of_the_scale(factor: str, is_found: bool, tmp_path: Path) -> None:
     after = f"[grad.mul_({factor} / {WEIGHT}.norm()) for grad in {GRADS}[:1]]"
-    labels = [label for label, _ in found(tmp_path, after=after, **OF_TURNS)]
+    labels = [label for label, _ in found(tmp_path, after=after, **VARYING_LOSS)]
     assert labels == ["clip@scaled-by-hand"] * is_found
 
 
@@ -652,7 +652,7 @@ def clip(grads, limit):
 """
     path = tmp_path / "train.py"
     program = PROGRAM.replace("{setup}", setup).format(
-        **USUAL | {"after": f"clip({GRADS}[:1], limit_of(scaler))"} | OF_TURNS
+        **USUAL | {"after": f"clip({GRADS}[:1], limit_of(scaler))"} | VARYING_LOSS
     )
     path.write_text(program, encoding="utf-8")
     with record() as run:
@@ -736,13 +736,13 @@ CHECK = "torch.isfinite(model.weight.grad).all()"
         (f"if not (\n        {CHECK}\n    ): raise ValueError", AFTER + 1),
         (f"if (\n        not {CHECK}\n    ): raise ValueError", AFTER + 1),
         (f"assert (\n        {CHECK}\n    )", AFTER + 1),
-        (f"assert (\n        turn < 9\n        and {CHECK}\n    )", AFTER + 2),
-        (f"if turn >= 0:\n        assert {CHECK}", AFTER + 1),
+        (f"assert (\n        index < 9\n        and {CHECK}\n    )", AFTER + 2),
+        (f"if index >= 0:\n        assert {CHECK}", AFTER + 1),
         # Somebody handles the error, or not.
         (f"try:\n        assert {CHECK}\n    except AssertionError: pass", None),
         (f"try:\n        assert {CHECK}\n    finally: pass", AFTER + 1),
         (f"try: pass\n    except AssertionError: pass\n    else:\n        assert {CHECK}", AFTER + 3),
-        (f"try:\n        if turn >= 0:\n            assert {CHECK}\n    except AssertionError: pass", None),
+        (f"try:\n        if index >= 0:\n            assert {CHECK}\n    except AssertionError: pass", None),
         # The program does not end.
         (f"if not {CHECK}: optimizer.zero_grad()", None),
         (f"if not {CHECK}: print('skipped')", None),

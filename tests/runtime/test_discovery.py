@@ -67,7 +67,7 @@ def test_the_outermost_module_is_meant() -> None:
     assert set(run.dtypes.as_dict()["modules"]) == {"", "inside", "inside.encoder", "inside.head"}
 
 
-def test_several_models_are_told_apart() -> None:
+def test_several_models_have_distinct_names() -> None:
     run = train([Net(), Critic(4, 1), Critic(4, 1)])
     assert run.dtypes is not None
     names = set(run.dtypes.as_dict()["parameters"])

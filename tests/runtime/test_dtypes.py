@@ -458,7 +458,7 @@ def test_the_message_says_why_and_what_to_do(name: str, wanted: str, is_: str, a
     assert f"  {name} ({kind}) is {is_}, should be {wanted}\n" in str(failed.value)
 
 
-def test_wrong_parameters_gradients_states_losses_and_ops_are_told_apart() -> None:
+def test_wrong_parameters_gradients_states_losses_and_ops_are_listed_by_kind() -> None:
     dtypes = recorded(ops=True)
     message = failure(
         dtypes,

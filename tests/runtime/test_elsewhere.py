@@ -212,7 +212,7 @@ def codes_of_thread(work: Callable[[], None], *, enabled: bool = True) -> list[s
     return [finding.code for finding in run.findings]
 
 
-def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
+def test_a_thread_is_reported_where_its_model_runs_without_the_region() -> None:
     assert codes_of_thread(run_layer) == ["AMP606"]
     assert codes_of_thread(run_in_region) == []
     assert codes_of_thread(run_in_float32) == []
@@ -237,7 +237,7 @@ def test_a_thread_that_torch_starts_is_not_the_program_s(starter: str, codes: li
     assert [finding.code for finding in run.findings] == codes
 
 
-def test_a_thread_that_outlives_the_region_is_not_told_of() -> None:
+def test_a_thread_that_outlives_the_region_is_not_reported() -> None:
     go = threading.Event()
 
     def later() -> None:
@@ -253,7 +253,7 @@ def test_a_thread_that_outlives_the_region_is_not_told_of() -> None:
     assert run.findings == []
 
 
-def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
+def test_a_pool_is_reported_for_work_that_is_submitted_in_a_region() -> None:
     with record() as run, ThreadPoolExecutor(1) as pool:
         pool.submit(run_layer).result()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -262,7 +262,7 @@ def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
     assert [finding.code for finding in run.findings] == ["AMP606"]
 
 
-def test_a_pool_is_told_of_for_each_item_that_it_maps_in_a_region() -> None:
+def test_a_pool_is_reported_for_items_that_it_maps_in_a_region() -> None:
     with record() as run, ThreadPoolExecutor(1) as pool:
         assert list(pool.map(len, ["outside"])) == [7]
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -327,7 +327,7 @@ def test_threads_give_what_they_give_without_a_recording() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_trace_is_told_of_once_torch_refuses_it(*, cache: bool) -> None:
+def test_a_trace_is_reported_where_torch_refuses_it(*, cache: bool) -> None:
     refused = pytest.raises(RuntimeError, match="requires grad as a constant") if cache else nullcontext()
     with record() as run, torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache), refused:
         torch.jit.trace(LAYER, X)
@@ -361,10 +361,10 @@ def codes_of_local_sgd(*, own: bool, warm: int = 0, skip: int = 2) -> list[tuple
     optimizer = PostLocalSGDOptimizer(local, averager) if own else local
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     with record() as run:
-        for turn in range(4):
+        for index in range(4):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16):
-                target = torch.full((4, 2), 1e30 if turn == skip else 0.0)
+                target = torch.full((4, 2), 1e30 if index == skip else 0.0)
                 loss = nn.functional.mse_loss(model(torch.randn(4, 8)), target)
             scaler.scale(loss).backward()
             scaler.step(optimizer)

@@ -255,8 +255,8 @@ def test_activations_are_what_autograd_saves_to_the_byte(name: str, as_cuda: boo
     model, x = make(), torch.randn(shape)
     with saved_by_autograd() as saved:
         loss = model(x).square().mean()
-    apart = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), x)}
-    kept = sizes_of(t for t in (*saved, loss) if t.untyped_storage().data_ptr() not in apart)
+    existing = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), x)}
+    kept = sizes_of(t for t in (*saved, loss) if t.untyped_storage().data_ptr() not in existing)
     expected = blocks([*kept, FP32], as_cuda=as_cuda)
     del saved, loss
 
@@ -803,7 +803,7 @@ def test_dropout_inside_torchs_own_attention_is_estimated_as_on_cuda(asked: bool
     assert kept(0.1) - kept(0.0) == ((4 + 1) * scores if asked else 0)
 
 
-def test_cublas_workspaces_stand_apart() -> None:
+def test_cublas_workspaces_have_a_category_of_their_own() -> None:
     def peak(**options: Any) -> dict[str, int]:
         with estimate_memory(**options) as memory:
             model = nn.Linear(8, 8)

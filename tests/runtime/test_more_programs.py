@@ -1348,7 +1348,7 @@ torch.save({"optimizer": optimizer.state_dict()}, io.BytesIO())
         late=False,
     ),
     Program(
-        "models, optimizers and scalers that are made anew for each trial",
+        "models, optimizers and scalers that are recreated for each trial",
         "S10",
         """
 def trial(width):

@@ -189,7 +189,7 @@ def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str
 
 
 @pytest.mark.usefixtures("each_place")
-def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
+def test_a_gradient_that_is_non_finite_alone_is_reported_where_the_forward_made_it() -> None:
     torch.manual_seed(0)
     finding = only(train(Net("root", call=2)))
     assert finding.line == line_of("root")
@@ -428,7 +428,7 @@ def test_a_sparse_value_that_later_steps_read(form: str) -> None:
 
 
 @pytest.mark.usefixtures("each_place")
-def test_a_parameter_that_other_code_has_spoilt() -> None:
+def test_a_parameter_that_other_code_makes_non_finite() -> None:
     model = Net()
 
     def batch(step: int) -> Tensor:
@@ -442,7 +442,7 @@ def test_a_parameter_that_other_code_has_spoilt() -> None:
     )
 
 
-def test_nothing_more_is_explained_after_a_parameter_that_was_spoilt() -> None:
+def test_nothing_more_is_explained_after_a_parameter_became_non_finite() -> None:
     model = Net()
 
     def batch(step: int) -> Tensor:
@@ -842,7 +842,7 @@ def test_assert_finite_tells_what_was_found() -> None:
 
 @pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) -> None:
+def test_a_broken_batch_is_reported_also_where_a_scaler_skips_it(value: float) -> None:
     torch.manual_seed(0)
     batches = torch.randn(6, 4, 8)
     batches[2, 1] = value
@@ -856,7 +856,7 @@ def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) ->
 
 @pytest.mark.usefixtures("each_place")
 @pytest.mark.parametrize("call", [0, 3])
-def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: int) -> None:
+def test_an_overflow_of_float32_is_reported_also_where_a_scaler_skips_it(call: int) -> None:
     torch.manual_seed(0)
     finding = only(train(Net("exponent", call=call), scaler=True))
     assert finding.line == line_of("exponent")
@@ -864,7 +864,7 @@ def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: in
 
 
 @pytest.mark.parametrize("how", ["above", "wide"])
-def test_what_only_half_precision_makes_is_told_of_once_the_scale_is_found_or_where_it_never_is(how: str) -> None:
+def test_an_overflow_of_half_precision_is_reported_after_a_step_or_where_none_is_applied(how: str) -> None:
     torch.manual_seed(0)
     model = Net(how, call=0)
     setattr(model, "norm", nn.Identity())  # noqa: B010 - a module of another class
@@ -1051,7 +1051,7 @@ def test_weights_are_kept_in_an_eighth_of_the_free_memory(
     assert weights.weights_before(5) == []
 
 
-def test_a_hidden_overflow_is_reported_when_a_device_has_told_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_overflow_is_reported_when_a_device_has_returned_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = "pytest_amp_check.runtime.record.listeners.non_finite"
     monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)

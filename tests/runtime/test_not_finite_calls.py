@@ -219,7 +219,7 @@ def test_statistics_that_are_taken_away() -> None:
     assert run.findings == []
 
 
-def test_statistics_are_told_of_once() -> None:
+def test_statistics_are_reported_once() -> None:
     torch.manual_seed(0)
     norm, linear = nn.BatchNorm1d(4), nn.Linear(8, 4)
     optimizer = torch.optim.SGD(linear.parameters(), lr=1e-3)
@@ -236,7 +236,7 @@ def test_statistics_are_told_of_once() -> None:
     assert "`running_mean` of `BatchNorm1d` becomes NaN or infinite" in finding.message
 
 
-def test_no_more_than_four_are_told_of() -> None:
+def test_at_most_four_causes_are_reported() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -259,7 +259,7 @@ def test_no_more_than_four_are_told_of() -> None:
     assert (run.bad_losses, run.first_bad_loss) == (10, 0)
 
 
-def test_a_cause_is_told_of_before_a_scale_sinks_for_another_one() -> None:
+def test_a_cause_is_reported_before_a_scale_sinks_for_another_one() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

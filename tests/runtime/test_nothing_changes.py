@@ -521,7 +521,7 @@ def test_two_threads_that_each_record_themselves() -> None:
         assert_silent(runs[seed])
 
 
-def test_a_thread_is_not_told_of_what_another_does() -> None:
+def test_a_recording_of_a_thread_ignores_other_threads() -> None:
     started, done = threading.Event(), threading.Event()
     seen: dict[str, Any] = {}
 
@@ -791,8 +791,8 @@ def test_objects_of_the_program_are_left_as_they_were_found(costly: bool) -> Non
         return [*counts, len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
 
     def names() -> list[list[str]]:
-        things: Iterable[Any] = (model, optimizer, scaler, scheduler, *model.modules(), *model.parameters())
-        return [sorted(vars(thing)) for thing in things]
+        objects: Iterable[Any] = (model, optimizer, scaler, scheduler, *model.modules(), *model.parameters())
+        return [sorted(vars(each)) for each in objects]
 
     def step() -> None:
         optimizer.zero_grad()
@@ -804,11 +804,11 @@ def test_objects_of_the_program_are_left_as_they_were_found(costly: bool) -> Non
         scheduler.step()
 
     step()
-    before = (hooks(), names(), [type(thing) for thing in (model, optimizer, scaler, scheduler)])
+    before = (hooks(), names(), [type(each) for each in (model, optimizer, scaler, scheduler)])
     with contextlib.suppress(Stop), recording(model, costly=costly):
         step()
         raise Stop
-    assert (hooks(), names(), [type(thing) for thing in (model, optimizer, scaler, scheduler)]) == before
+    assert (hooks(), names(), [type(each) for each in (model, optimizer, scaler, scheduler)]) == before
 
 
 def test_recordings_inside_each_other() -> None:
@@ -967,7 +967,7 @@ def test_a_run_does_not_keep_what_it_saw_alive() -> None:
         norm = gradient.norm()
         scaler.step(optimizer)
         scaler.update()
-        return [weakref.ref(thing) for thing in (model, *model.parameters(), optimizer, scaler, loss, norm)]
+        return [weakref.ref(each) for each in (model, *model.parameters(), optimizer, scaler, loss, norm)]
 
     seen: list[weakref.ref[Any]] = []
     with record() as run:
@@ -975,8 +975,8 @@ def test_a_run_does_not_keep_what_it_saw_alive() -> None:
             seen += train()
     gc.collect()
     assert run.steps_total == 3
-    alive = [thing for reference in seen if (thing := reference()) is not None]
-    assert not alive, f"the run keeps {[type(thing).__name__ for thing in alive]} alive"
+    alive = [each for reference in seen if (each := reference()) is not None]
+    assert not alive, f"the run keeps {[type(each).__name__ for each in alive]} alive"
 
 
 ONES = torch.ones(2)

@@ -195,7 +195,7 @@ def test_gradients_in_any_layout() -> None:
     assert stepped([expanded]).total(without_scaling=True) == reference([0.5] * 7)
 
 
-def test_large_and_small_parameters_are_counted_apart() -> None:
+def test_large_and_small_parameters_are_counted_separately() -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = (2_200_000, 3, 0, 5, 1_100_000, 1)
     gradients = [torch.full((size,), 2.0**-place) for place, size in enumerate(sizes, 1)]
@@ -332,7 +332,7 @@ def test_every_nth_step_of_each_optimizer() -> None:
         Numerics(every=0)
 
 
-def test_names_without_a_model_tell_optimizers_apart() -> None:
+def test_names_without_a_model_distinguish_optimizers() -> None:
     numerics = Numerics()
     optimizers = [
         torch.optim.SGD(
@@ -407,7 +407,7 @@ def test_gradients_and_their_graph_are_left_alone() -> None:
 # Assertions.
 
 
-def test_underflow_is_judged_at_the_scale_in_use_or_without() -> None:
+def test_underflow_is_checked_at_the_scale_in_use_or_without() -> None:
     true = [2.0**-30] * 3 + [2.0**-20] + [0.0] * 6
     numerics = stepped([torch.tensor(true) * 2.0**16], 2.0**16)
     assert numerics.lost_without_scaling == 0.75

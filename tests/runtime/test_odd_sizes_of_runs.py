@@ -58,7 +58,7 @@ LAYER = [
 
 
 @pytest.mark.parametrize(("model", "x", "subject", "side", "better"), LAYER)
-def test_a_layer_with_an_odd_side_is_told_where_it_is_made(
+def test_a_layer_with_an_odd_side_is_reported_where_it_is_made(
     tmp_path: Path, model: str, x: str, subject: str, side: int, better: int
 ) -> None:
     assert found(tmp_path / "train.py", model, x) == [(LINES["model"], message(subject, side, better))]
@@ -75,12 +75,12 @@ def test_a_layer_with_an_odd_side_is_told_where_it_is_made(
         ("nn.Linear(136, 133)", "torch.randn(8, 136)", "sum(p.sum() for p in model.parameters())"),
     ],
 )
-def test_other_sizes_are_not_told(tmp_path: Path, model: str, x: str, loss: str) -> None:
+def test_other_sizes_are_not_reported(tmp_path: Path, model: str, x: str, loss: str) -> None:
     assert found(tmp_path / "train.py", model, x, loss) == []
 
 
 @pytest.mark.parametrize(("rows", "better"), [(135, 136), (129, 136)])
-def test_a_batch_with_an_odd_size_is_told_at_the_backward_pass(tmp_path: Path, rows: int, better: int) -> None:
+def test_a_batch_with_an_odd_size_is_reported_at_the_backward_pass(tmp_path: Path, rows: int, better: int) -> None:
     expected = (
         f"`loss.backward` runs backward through low-precision products of {rows} rows, slower on Tensor Cores than "
         f"multiples of 8: use batches that give {better}"

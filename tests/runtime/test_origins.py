@@ -32,7 +32,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 x, y = torch.randn(4, 8), torch.randn(4, 1)
 """
 LOOP = """\
-for _ in range({turns}):
+for _ in range({iterations}):
     optimizer.zero_grad()
     with region():
         output = model(x)
@@ -64,26 +64,26 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, context: s
     return [(f.line - SETUP.count("\n"), f.code) for f in run.findings]
 
 
-def test_a_training_in_float32_is_told_of_at_the_call_of_its_model(
+def test_a_training_in_float32_is_reported_at_the_call_of_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = LOOP.format(turns=2, around="contextlib.nullcontext()")
+    body = LOOP.format(iterations=2, around="contextlib.nullcontext()")
     assert found(tmp_path, monkeypatch, body) == [(4, "AMP110")]
 
 
-def test_the_call_of_the_model_that_gave_the_loss_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "other = nn.Linear(8, 1)\n" + LOOP.format(turns=2, around="contextlib.nullcontext()")
+def test_the_call_of_the_model_that_gave_the_loss_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "other = nn.Linear(8, 1)\n" + LOOP.format(iterations=2, around="contextlib.nullcontext()")
     body = body.replace("        output =", "        teacher = other(x).detach()\n        output =")
     body = body.replace("    scaler.step", "    other(x)\n    scaler.step")
     assert found(tmp_path, monkeypatch, body) == [(6, "AMP110")]
 
 
 def test_one_step_is_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(tmp_path, monkeypatch, LOOP.format(turns=1, around="contextlib.nullcontext()")) == []
+    assert found(tmp_path, monkeypatch, LOOP.format(iterations=1, around="contextlib.nullcontext()")) == []
 
 
 def test_a_region_in_another_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = LOOP.format(turns=3, around="contextlib.nullcontext()")
+    body = LOOP.format(iterations=3, around="contextlib.nullcontext()")
     assert "AMP110" not in {code for _, code in found(tmp_path, monkeypatch, body, BFLOAT16)}
 
 
@@ -91,7 +91,7 @@ def test_a_region_in_another_file_is_enough(tmp_path: Path, monkeypatch: pytest.
 def test_a_region_that_is_always_disabled_is_named_where_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str
 ) -> None:
-    body = LOOP.format(turns=3, around="contextlib.nullcontext()")
+    body = LOOP.format(iterations=3, around="contextlib.nullcontext()")
     context = "MIXED = False\n" + DISABLED.format(enabled=enabled)
     assert found(tmp_path, monkeypatch, body, context) == [(3 - SETUP.count("\n"), "AMP110")]
 
@@ -107,26 +107,26 @@ def test_a_region_that_is_always_disabled_is_named_where_it_is_made(
 def test_autocast_that_nothing_can_switch_on_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, unused: str
 ) -> None:
-    body = unused + LOOP.format(turns=3, around="contextlib.nullcontext()")
+    body = unused + LOOP.format(iterations=3, around="contextlib.nullcontext()")
     assert found(tmp_path, monkeypatch, body, context) == [(4 + unused.count("\n"), "AMP110")]
 
 
 def test_an_island_in_float32_beside_a_mixed_training_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "with torch.autocast('cpu', dtype=torch.float16):\n    model(x)\n"
-    body += LOOP.format(turns=3, around="region()")
+    body += LOOP.format(iterations=3, around="region()")
     assert found(tmp_path, monkeypatch, body, DISABLED.format(enabled=False)) == []
 
 
 def test_a_region_around_the_loss_alone_is_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = LOOP.format(turns=2, around="torch.autocast('cpu', dtype=torch.bfloat16)")
+    body = LOOP.format(iterations=2, around="torch.autocast('cpu', dtype=torch.bfloat16)")
     assert found(tmp_path, monkeypatch, body) == [(4, "AMP110"), (7, "AMP503")]
 
 
-def test_a_program_that_names_autocast_was_told_not_to_enter_it(
+def test_a_program_that_chooses_not_to_enter_autocast_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around = "torch.autocast('cpu') if mixed else contextlib.nullcontext()"
-    body = "mixed = False\n" + LOOP.format(turns=2, around=around)
+    body = "mixed = False\n" + LOOP.format(iterations=2, around=around)
     assert found(tmp_path, monkeypatch, body) == []
 
 
@@ -143,7 +143,7 @@ def test_other_forwards_need_no_autocast(tmp_path: Path, monkeypatch: pytest.Mon
     assert found(tmp_path, monkeypatch, body) == []
 
 
-def test_a_forward_before_the_recording_is_not_judged() -> None:
+def test_a_forward_before_the_recording_is_not_checked() -> None:
     from pytest_amp_check import record
 
     model = torch.nn.Linear(8, 1)
@@ -221,7 +221,7 @@ def activate(x):
 for _ in range(3):
     activate(torch.ones(4, 1, requires_grad=True))
 """
-    body = LOOP.format(turns=2, around="contextlib.nullcontext()")
+    body = LOOP.format(iterations=2, around="contextlib.nullcontext()")
     assert found(tmp_path, monkeypatch, scripted + body) == [(4 + scripted.count("\n"), "AMP110")]
     body = body.replace("(output, y)", "(activate(output), y)")
     assert found(tmp_path, monkeypatch, scripted + body) == []

@@ -178,7 +178,7 @@ def test_a_right_training_is_silent(name: str, tmp_path: Path) -> None:
     assert run.findings == [], shown(run.findings)
 
 
-def test_weights_that_are_rounded_to_the_nearest_are_told_of(tmp_path: Path) -> None:
+def test_weights_that_are_rounded_to_the_nearest_are_reported(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SETUP + WRONG, encoding="utf-8")
     run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))

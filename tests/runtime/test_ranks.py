@@ -56,7 +56,7 @@ def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
     ],
 )
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_what_each_rank_finds_is_told_once_with_its_ranks(
+def test_a_finding_of_each_rank_is_reported_once_with_its_ranks(
     ranks: int, program: Callable[[int], object], code: str, where: str, subject: str
 ) -> None:
     run = distributed(program, ranks)
@@ -95,7 +95,7 @@ def test_ranks_that_disagree_about_a_step(ranks: int) -> None:
     run.assert_no_findings(allow=["AMP602"])
 
 
-def test_models_that_ranks_train_apart_may_skip_as_they_like() -> None:
+def test_ranks_with_models_of_their_own_may_skip_any_steps() -> None:
     run = distributed(programs.alone, 2, backend=None)
     assert (run.findings, run.results) == ([], [(0, "2"), (1, "2")])
     assert [each["skipped_total"] for each in run.runs] == [1, 1]
@@ -124,7 +124,7 @@ def test_ranks_that_join_may_have_as_many_batches_as_they_like() -> None:
         (300, "6 steps, the last 6 at one scale, on rank 0 and 8 steps, the last 8 at one scale, on rank 1, so ranks"),
     ],
 )
-def test_scalers_of_ranks_that_join_come_apart(interval: int, states: str) -> None:
+def test_scalers_of_ranks_that_join_end_with_different_states(interval: int, states: str) -> None:
     run = distributed(programs.joined_with_scaler, 2, args=(interval,))
     findings = [finding for finding in run.findings if finding.code != "AMP216"]
     assert found(findings) == [("AMP602", place("scaling.step(optimizer)"), (0, 1))]
@@ -171,7 +171,9 @@ def test_what_no_process_can_be_given_is_said() -> None:
         distributed(programs.nothing, 1).assert_no_findings()
 
 
-def test_a_rank_that_was_given_up_is_told_that_nobody_hears_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_rank_that_was_given_up_learns_that_its_report_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)

@@ -399,7 +399,7 @@ def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")
 @pytest.mark.parametrize("early", [False, True], ids=["made while it is recorded", "made before"])
-def test_a_scaler_that_has_disabled_itself_is_told_of_once(early: bool) -> None:
+def test_a_scaler_that_has_disabled_itself_is_reported_once(early: bool) -> None:
     def made() -> list[torch.amp.GradScaler]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -652,21 +652,21 @@ def test_the_scaler_of_the_loss_of_an_optimizer_is_named(*, of_first: bool) -> N
     one, two = sgd(first), sgd(second)
     large, small = torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     with record() as run:
-        for turn in range(2):
+        for index in range(2):
             one.zero_grad()
             two.zero_grad()
             large.scale(first(ONE).sum()).backward()
             small.scale(second(ONE).sum()).backward()
-            if turn == 1 and of_first:
+            if index == 1 and of_first:
                 one.step()
             else:
                 large.step(one)
-            if turn == 1 and not of_first:
+            if index == 1 and not of_first:
                 two.step()
             else:
                 small.step(two)
             for scaler, has_stepped in ((large, not of_first), (small, of_first)):
-                if turn == 0 or has_stepped:
+                if index == 0 or has_stepped:
                     scaler.update()
     assert run.failure is None
     (message,) = [finding.message for finding in run.findings if finding.code == "AMP204"]

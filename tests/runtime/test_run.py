@@ -205,7 +205,7 @@ def test_a_comment_silences() -> None:
     assert run.findings == []
 
 
-def test_what_is_found_is_told_with_its_way_out() -> None:
+def test_a_failed_assertion_shows_the_finding_its_trace_and_the_next_command() -> None:
     trainer = Trainer()
     with record() as run:
         trainer.step(clip=True)
@@ -350,7 +350,7 @@ def test_objects_that_are_gone_do_not_pile_up() -> None:
     assert run.findings == []
 
 
-def test_an_optimizer_that_is_gone_without_an_update_is_told() -> None:
+def test_a_missing_update_is_reported_after_its_optimizer_is_gone() -> None:
     def once() -> None:
         trainer = Trainer()
         with torch.autocast("cpu", dtype=torch.float16):
@@ -495,7 +495,7 @@ def test_a_model_has_to_be_one() -> None:
         record(not_a_model)
 
 
-def test_an_error_of_the_recorder_is_kept_from_the_program_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_recorder_is_kept_from_the_program_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer()
     with record() as run:
         trainer.step()
@@ -539,7 +539,7 @@ def test_methods_of_a_scaler_that_were_bound_before_are_seen() -> None:
     assert [finding.code for finding in wrong.findings] == ["AMP201"]
 
 
-def test_tasks_that_take_turns_record_what_they_train_themselves() -> None:
+def test_tasks_that_alternate_record_what_they_train_themselves() -> None:
     async def train(*, clip: bool) -> Run:
         trainer = Trainer()
         with record() as run:

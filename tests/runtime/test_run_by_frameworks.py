@@ -110,7 +110,7 @@ TOGETHER = """\
     first.step()  # the scale is updated
     second.step()
 """
-IN_TURN = """\
+ALTERNATING = """\
     accelerator.backward(losses[0])
     first.step()
     accelerator.backward(losses[1])
@@ -195,7 +195,7 @@ def found(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> list[tu
     "source",
     [
         ACCELERATED.format(steps=CLIPPED.format(clip=OWN_CLIP)),
-        ACCELERATED.format(steps=IN_TURN),
+        ACCELERATED.format(steps=ALTERNATING),
         MANUAL.format(backward="        self.manual_backward(loss)"),
     ],
     ids=["accelerate's own clip", "accelerate, one optimizer after the other", "manual optimization"],

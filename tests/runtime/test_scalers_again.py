@@ -97,5 +97,7 @@ def test_a_scaler_without_a_name_or_a_loop(tmp_path: Path) -> None:
     ],
     ids=["made once", "loaded", "with the last scale", "a training each"],
 )
-def test_scalers_that_keep_the_scale_or_train_apart_are_right(make: str, run: str, tmp_path: Path) -> None:
+def test_scalers_that_keep_the_scale_or_belong_to_separate_trainings_are_right(
+    make: str, run: str, tmp_path: Path
+) -> None:
     check(tmp_path, make, run)

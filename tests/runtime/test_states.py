@@ -60,7 +60,7 @@ def test_steps_that_are_alike_are_one_span() -> None:
     assert run.as_dict()["states"]["violations"] == []
 
 
-def test_a_mistake_is_told_with_the_steps_at_which_it_is_made_and_the_state() -> None:
+def test_a_mistake_is_reported_with_the_steps_at_which_it_is_made_and_the_state() -> None:
     training = Training()
     with record() as run:
         for index in range(7):

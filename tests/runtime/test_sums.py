@@ -149,11 +149,11 @@ def test_counts_that_are_right() -> None:
     assert counted(BFLOAT16, 300, value=2.0) == []  # a sum of features, which the next layer normalizes
 
 
-def tokens(dtype: Any, each: int, turns: int, *, is_new: bool = False) -> list[str]:
+def tokens(dtype: Any, each: int, additions: int, *, is_new: bool = False) -> list[str]:
     """Return the messages of a run that counts the tokens of four experts in place."""
     load = torch.zeros(4, dtype=dtype)
     with record() as run:
-        for _ in range(turns):
+        for _ in range(additions):
             load = torch.zeros(4, dtype=dtype) if is_new else load
             load += torch.bincount(torch.arange(4).repeat(each), minlength=4)
     assert run.failure is None
@@ -176,12 +176,14 @@ def test_counts_of_integers_that_are_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("each", "turns", "is_found"),
+    ("each", "additions", "is_found"),
     # After 2, 4 and 8 additions, the largest integer up to which float16 holds all is 2048.
     [(1024, 1, False), (1024, 2, True), (1023, 2, False), (700, 3, False), (700, 4, True), (400, 7, False)],
 )
-def test_counts_of_integers_are_checked_when_the_additions_have_doubled(each: int, turns: int, is_found: bool) -> None:
-    assert len(tokens(FLOAT16, each, turns)) == is_found
+def test_counts_of_integers_are_checked_when_the_additions_have_doubled(
+    each: int, additions: int, is_found: bool
+) -> None:
+    assert len(tokens(FLOAT16, each, additions)) == is_found
 
 
 def test_counts_without_an_element_are_right() -> None:

@@ -101,7 +101,7 @@ for i, (x, y) in enumerate(batches):
         scaler.step(optimizer)
         scaler.update()
 """,
-    "two optimizers of one model that step by turns": """\
+    "two optimizers of one model that step alternately": """\
 second = torch.optim.SGD(model.parameters(), lr=0.1)
 for i, (x, y) in enumerate(batches):
     scaler.scale(loss_of(x, y)).backward()
@@ -178,14 +178,14 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    "two models that one line trains by turns, of which one also gets gradients of the other's loss": """\
-judge = nn.Linear(2, 1)
-second = torch.optim.SGD(judge.parameters(), lr=0.1)
+    "two models that one line trains alternately, of which one also gets gradients of the other's loss": """\
+critic = nn.Linear(2, 1)
+second = torch.optim.SGD(critic.parameters(), lr=0.1)
 for x, y in batches:
     for which in (second, optimizer):
         with torch.autocast("cpu", dtype=torch.float16):
             made = model(x) if which is optimizer else model(x).detach()
-            loss = nn.functional.mse_loss(judge(made), y[:, :1])
+            loss = nn.functional.mse_loss(critic(made), y[:, :1])
         which.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(which)
@@ -300,7 +300,7 @@ for x, y in batches:
 
 
 @pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
-def test_windows_that_lose_micro_batches_are_told_where_source_tells_them(body: str, tmp_path: Path) -> None:
+def test_windows_that_lose_micro_batches_are_reported_as_in_source(body: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SETUP + body, encoding="utf-8")
     with record() as run:
@@ -310,7 +310,7 @@ def test_windows_that_lose_micro_batches_are_told_where_source_tells_them(body: 
     assert places(findings) == marks(SETUP + body, "runtime"), shown(run.findings)
 
 
-def test_a_training_without_mixed_precision_is_told_of_no_early_window(tmp_path: Path) -> None:
+def test_an_early_window_is_not_reported_without_mixed_precision(tmp_path: Path) -> None:
     body = PROGRAMS["the first window is one micro-batch"].replace("scaler.scale(loss_of(x, y))", "loss_of(x, y)")
     body = body.replace("scaler.step(optimizer)", "optimizer.step()").replace("        scaler.update()\n", "")
     setup = SETUP.replace('torch.autocast("cpu", dtype=torch.float16)', "torch.enable_grad()")
