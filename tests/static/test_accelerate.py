@@ -23,7 +23,7 @@ def main(model, loader, args):
 BACKWARD = "accelerator.backward(loss)\n"
 STEP = "optimizer.step()\n"
 CLEAR = "optimizer.zero_grad()\n"
-TURN = BACKWARD + STEP + CLEAR
+ITERATION = BACKWARD + STEP + CLEAR
 OWN_CLIP = "accelerator.clip_grad_norm_(model.parameters(), 1.0)\n"
 TORCH_CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
 
@@ -53,9 +53,9 @@ def found(body: str, steps: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     "body",
     [
-        TURN,
-        accumulated(TURN),
-        block("if args.accumulates", accumulated(TURN)) + block("else", TURN),
+        ITERATION,
+        accumulated(ITERATION),
+        block("if args.accumulates", accumulated(ITERATION)) + block("else", ITERATION),
         accumulated(BACKWARD + at_window_end(OWN_CLIP) + STEP + CLEAR),
         accumulated(BACKWARD + at_window_end("accelerator.unscale_gradients()\n" + TORCH_CLIP) + STEP + CLEAR),
         BACKWARD + OWN_CLIP + STEP + CLEAR,
@@ -76,7 +76,7 @@ def test_right(body: str, steps: str) -> None:
     [
         (BACKWARD + STEP, "backward@stale", 1),
         (accumulated(BACKWARD + STEP), "backward@stale", 2),
-        (block("if args.accumulates", accumulated(TURN)) + block("else", BACKWARD + STEP), "backward@stale", 7),
+        (block("if args.accumulates", accumulated(ITERATION)) + block("else", BACKWARD + STEP), "backward@stale", 7),
         (BACKWARD + TORCH_CLIP + STEP + CLEAR, "clip@scaled-framework", 2),
         (accumulated(BACKWARD + at_window_end(TORCH_CLIP) + STEP + CLEAR), "clip@scaled-framework", 4),
         ("loss.backward()\n" + STEP + CLEAR, "step@raw-framework", 1),
@@ -91,8 +91,8 @@ def test_wrong(body: str, label: str, line: int, steps: str) -> None:
     [
         (accumulated(BACKWARD + OWN_CLIP + STEP + CLEAR), "unscale@window-framework", 3),
         (accumulated(BACKWARD + "accelerator.unscale_gradients()\n" + STEP + CLEAR), "unscale@window-framework", 3),
-        (f"loss = loss / accelerator.gradient_accumulation_steps\n{TURN}", "loss:divided-twice", 1),
-        (accumulated(f"loss = loss / accelerator.gradient_accumulation_steps\n{TURN}"), "loss:divided-twice", 2),
+        (f"loss = loss / accelerator.gradient_accumulation_steps\n{ITERATION}", "loss:divided-twice", 1),
+        (accumulated(f"loss = loss / accelerator.gradient_accumulation_steps\n{ITERATION}"), "loss:divided-twice", 2),
     ],
 )
 def test_wrong_in_a_window(body: str, label: str, line: int) -> None:

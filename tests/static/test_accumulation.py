@@ -3203,7 +3203,7 @@ def train(model, loader, optimizer):
 
 # Scalers in a wrapper known only by name: they scale, run backward and, when due, step.
 case(
-    "a wrapper from elsewhere that is told when to update bad",
+    "a wrapper from elsewhere with an argument for the update bad",
     """
 def train_one_epoch(model, criterion, loader, optimizer, loss_scaler, max_norm, k):
     optimizer.zero_grad()
@@ -3219,7 +3219,7 @@ def train_one_epoch(model, criterion, loader, optimizer, loss_scaler, max_norm, 
 """,
 )
 case(
-    "a wrapper from elsewhere that is told when to update good",
+    "a wrapper from elsewhere with an argument for the update good",
     """
 def train_one_epoch(model, criterion, loader, optimizer, loss_scaler, max_norm, k):
     optimizer.zero_grad()
@@ -3314,9 +3314,9 @@ def train(model, loader, args, criterion):
 
 
 # Gradients cleared before any step of their window: no micro-batch counts, not even the last one.
-for _name, _turn in (
+for _name, _iteration in (
     (
-        "each time, a turn before the step bad",
+        "in each iteration, one iteration before the step bad",
         "scaler.scale(loss / k).backward()\n        optimizer.zero_grad()  # AMP215",
     ),
     (
@@ -3335,7 +3335,7 @@ def train(model, loader, criterion, k):
             scaler.update()
         with autocast("cuda"):
             loss = criterion(model(x), y)
-        {_turn}
+        {_iteration}
 """,
     )
 case(
@@ -3368,7 +3368,7 @@ def check_accumulation(name: str, source: str) -> None:
     assert {finding.severity == "info" for finding in findings} <= {name.endswith("info")}
 
 
-def test_a_wrapped_scaler_is_told_by_the_words_for_its_loss() -> None:
+def test_the_message_for_a_wrapped_scaler_speaks_of_its_loss() -> None:
     source = dict(CASES)["a trainer that holds a wrapper from elsewhere bad"]
     (finding,) = check_source(source, "train.py")
     assert finding.message.startswith("`loss` is summed over the micro-batches")

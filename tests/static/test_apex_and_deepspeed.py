@@ -43,7 +43,7 @@ MASTER_FIRST, MASTER_SECOND = "amp.master_params(first)", "amp.master_params(opt
         # Each optimizer has its own parameters.
         ('opt_level="O1"', "first", MASTER_FIRST, [("AMP204", SECOND)]),
         ('opt_level="O1"', "first", MASTER_SECOND, [("AMP201", CLIPPED), ("AMP204", SECOND)]),
-        # O2 keeps float32 copies, which the optimizers update, unless the program turns them off.
+        # O2 keeps float32 copies, which the optimizers update, unless the program disables them.
         ('opt_level="O2"', BOTH, "net.parameters()", [("AMP201", CLIPPED)]),
         ('opt_level="O2", master_weights=True', BOTH, "net.parameters()", [("AMP201", CLIPPED)]),
         ('opt_level="O2", master_weights=False', BOTH, "net.parameters()", []),

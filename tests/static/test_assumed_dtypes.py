@@ -159,15 +159,15 @@ class Plotter:
 KERNELS = {
     "complex numbers of pairs": """\
 class Rotation(nn.Module):
-    def forward(self, x, turns):
+    def forward(self, x, rotations):
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))  # AMP510
-        return torch.view_as_real(pairs * turns)
+        return torch.view_as_real(pairs * rotations)
 """,
     "... widened first": """\
 class Rotation(nn.Module):
-    def forward(self, x, turns):
+    def forward(self, x, rotations):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * turns)
+        return torch.view_as_real(pairs * rotations)
 """,
     "a spectrum": """\
 class Spectrum(nn.Module):
@@ -267,8 +267,8 @@ class Rotary(nn.Module):
         self.register_buffer("inv_freq", inv_freq, persistent=False)  # AMP509
 
     def forward(self, length):
-        turns = torch.outer(torch.arange(length, dtype=torch.float32), self.inv_freq.float())
-        return turns.cos(), turns.sin()
+        phases = torch.outer(torch.arange(length, dtype=torch.float32), self.inv_freq.float())
+        return phases.cos(), phases.sin()
 """,
     "float16 for values in bfloat16": """\
 class Experts(nn.Module):
@@ -421,7 +421,7 @@ def test_bfloat16_holds_the_numbers_that_float16_does_not(body: str) -> None:
     assert found_fills(body, "bfloat16") == []
 
 
-def test_averages_are_told_apart_from_other_sums() -> None:
+def test_averages_are_distinguished_from_other_sums() -> None:
     bodies = [body for body in AVERAGES.values() if "# AMP508" in body]
     assert bodies
     for body in bodies:

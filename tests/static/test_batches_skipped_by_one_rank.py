@@ -93,7 +93,7 @@ def test_one_rank_goes_on_without_backward(skip: str) -> None:
         (f"with a:\n    with b:\n        if torch.isnan(loss):\n            continue\n    print(1)\n{BACKWARD}", 3),
     ],
 )
-def test_where_it_is_asked_is_told(body: str, line: int) -> None:
+def test_the_finding_is_at_the_condition(body: str, line: int) -> None:
     assert found(body) == [line]
 
 

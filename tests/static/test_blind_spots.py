@@ -115,7 +115,7 @@ def train(model, loader, optimizer):
 """
 
 
-def test_what_another_file_has_reached_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_another_file_reaches_is_no_blind_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "helper.py").write_text(HELPER)
     (tmp_path / "main.py").write_text(MAIN)
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 #: Code before a training, and code between backward and step.
-TURN = """\
+TRAINING = """\
 import contextlib
 
 import torch
@@ -263,7 +263,7 @@ if made.mode == "clip":
         f"unscale(scaler, optimizer)\n{CLIP}\n",
     ),
 ):
-    PROGRAMS[name] = TURN.format(before=before, between=indent(between, "        "))
+    PROGRAMS[name] = TRAINING.format(before=before, between=indent(between, "        "))
 
 PROGRAMS["losses that a generator gives are those of their forwards"] = """\
 import torch

@@ -30,7 +30,7 @@ tuner = torch.optim.SGD(reader.parameters(), lr=0.3)
 boost = torch.amp.GradScaler("cuda")
 for page, word in loader:
     tuner.zero_grad()
-{turn}
+{iteration}
 """
 FORWARD = 'with torch.autocast("cuda"):\n    loss = F.mse_loss(reader(page), word)\n'
 STEP = "boost.scale(loss).backward()\nboost.step(tuner)\nboost.update()\n"
@@ -40,7 +40,7 @@ OUT = f"{REGION}    out = reader(page)\n"
 AGAIN = f"    loss = F.mse_loss(reader(page), word)\n{STEP}"
 LAST = "boost.step(tuner)\nboost.update()\n"
 #: Loop iteration, and the label of the violation in its marked line, "" for none.
-TURNS = [
+ITERATIONS = [
     # Calls of the model: in the region, after it, or unrecognized.
     (f"{FORWARD}{STEP}", ""),
     (f"loss = F.mse_loss(reader(page), word)\n{STEP}", "scale@no-autocast"),
@@ -126,9 +126,9 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize(("turn", "label"), TURNS)
-def test_a_turn_with_a_known_name(turn: str, label: str) -> None:
-    source = TRAIN.format(before="", turn=indent(turn, "    "))
+@pytest.mark.parametrize(("iteration", "label"), ITERATIONS)
+def test_an_iteration_with_a_known_name(iteration: str, label: str) -> None:
+    source = TRAIN.format(before="", iteration=indent(iteration, "    "))
     found = check_source(source, "train.py")
     assert [each.label for each in found] == ([label] if label else [])
     marked = [number for number, line in enumerate(source.split("\n"), 1) if "# !" in line]

@@ -578,7 +578,7 @@ def test_a_caller_gives_the_positions_of_a_rotary_embedding(body: str, lines: li
     assert [(code, line) for code, line, _ in found] == [("AMP509", line) for line in lines]
 
 
-TURNS = """\
+ROTARY_CLASS = """\
 class Rotary({base}):
     def __init__(self, dim=32):
         super().__init__()
@@ -608,7 +608,7 @@ class Rotary({base}):
 )
 def test_angles_are_cast_before_their_sine_and_cosine(base: str, statement: str, lines: list[int]) -> None:
     body = "from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding\n\n"
-    body += TURNS.format(base=base, statement=statement)
+    body += ROTARY_CLASS.format(base=base, statement=statement)
     assert [(code, line - 2) for code, line, _ in said(body, "bfloat16")] == [("AMP509", line) for line in lines]
 
 

@@ -144,7 +144,7 @@ def test_a_clear_before_the_region_of_one_phase_is_right_for_every_caller() -> N
     assert check_source(source + "if __name__ == '__main__':\n    train(model, loader, args)\n") == []
 
 
-def test_two_phases_that_take_turns_clear_before_the_region() -> None:
+def test_two_phases_that_alternate_clear_before_the_region() -> None:
     source = """
 from accelerate import Accelerator
 def train(model, critic, optimizer, other, loader, args):

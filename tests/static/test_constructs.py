@@ -323,13 +323,13 @@ UNSCALED: dict[str, Parts] = {
     ),
     "an entry of something that is not known": ("", 'limits["s"] = scaler\nlimits["s"].unscale_(optimizer)'),
     "an attribute of something that is not known": ("", "limits.held = scaler\nlimits.held.unscale_(optimizer)"),
-    "things that are zipped": ("", "for s, o in zip([scaler], [optimizer]):\n    s.unscale_(o)"),
-    "things that are numbered": ("", "for n, o in enumerate([optimizer]):\n    scaler.unscale_(o)"),
-    "things that are numbered, of which only the first is another": (
+    "objects that are zipped": ("", "for s, o in zip([scaler], [optimizer]):\n    s.unscale_(o)"),
+    "objects that are numbered": ("", "for n, o in enumerate([optimizer]):\n    scaler.unscale_(o)"),
+    "objects that are numbered, of which only the first is another": (
         "other = torch.optim.SGD([torch.zeros(3)], 0.1)\n",
         "for n, o in enumerate([other, optimizer], start=1):\n    if n == 2:\n        scaler.unscale_(o)",
     ),
-    "things that are numbered, however many there are": (
+    "objects that are numbered, however many there are": (
         "",
         "for n, o in enumerate([optimizer for _ in limits]):\n    scaler.unscale_(o)",
     ),
@@ -346,7 +346,7 @@ UNSCALED: dict[str, Parts] = {
         f"{READY}\ndef refuse(s, o):\n    raise ValueError\n",
         "act = refuse if flag else ready\nact(scaler, optimizer)",
     ),
-    "the first turn of a loop over things": (
+    "the first iteration of a loop over objects": (
         "",
         "for o in [optimizer, None]:\n    scaler.unscale_(o)\n    break",
     ),
@@ -366,11 +366,11 @@ UNSCALED: dict[str, Parts] = {
         "",
         'if not flag:\n    raise ValueError("flag")\nif flag:\n    scaler.unscale_(optimizer)',
     ),
-    "a turn that goes on for the others": (
+    "an iteration that continues for the others": (
         "",
         "if not flag:\n    continue\nif flag:\n    scaler.unscale_(optimizer)",
     ),
-    "a loop of one turn": ("", "while True:\n    scaler.unscale_(optimizer)\n    break"),
+    "a loop of one iteration": ("", "while True:\n    scaler.unscale_(optimizer)\n    break"),
     "the end of a loop": ("", "for n in limits:\n    pass\nelse:\n    scaler.unscale_(optimizer)"),
     "what is done at last": ("", "try:\n    print(i)\nfinally:\n    scaler.unscale_(optimizer)"),
     "what is done where nothing is raised": (
@@ -407,15 +407,15 @@ UNSCALED: dict[str, Parts] = {
         ),
     ),
     "a name that is only annotated at first": ("", "s: object\ns = scaler\ns.unscale_(optimizer)"),
-    "things that are gone over but for one": (
+    "a loop over objects except one": (
         "",
         "for s in [None, scaler]:\n    if s is None:\n        continue\n    s.unscale_(optimizer)",
     ),
-    "things that are gone over as far as one": (
+    "a loop over objects up to one": (
         "",
         "for o in [optimizer, None]:\n    scaler.unscale_(o)\n    if o is not None:\n        break",
     ),
-    "the end of a loop over things": (
+    "the end of a loop over objects": (
         "",
         "for s in [scaler, None]:\n    if s is None:\n        continue\nelse:\n    scaler.unscale_(optimizer)",
     ),
@@ -462,7 +462,7 @@ UNSCALED: dict[str, Parts] = {
     ),
     "an item that was taken out": ("", "given = [model, scaler]\ngiven.pop().unscale_(optimizer)"),
     "an item of a slice": ("", "given = [model, scaler]\ngiven[1:][0].unscale_(optimizer)"),
-    "things from their end": ("", "for o in reversed([optimizer]):\n    scaler.unscale_(o)"),
+    "objects in reverse order": ("", "for o in reversed([optimizer]):\n    scaler.unscale_(o)"),
     "an object that a method of its class makes": (
         f"{HELD}    @classmethod\n    def make(cls, given):\n        return cls(given)\n",
         "Held.make(scaler).held.unscale_(optimizer)",
@@ -619,7 +619,7 @@ SCALED: dict[str, Parts] = {
         "act = leave if flag else ready\nact(scaler, optimizer)",
     ),
     "a branch that is never gone": ("", "if False:\n    scaler.unscale_(optimizer)"),
-    "a loop that never turns": ("", "while False:\n    scaler.unscale_(optimizer)"),
+    "a loop without iterations": ("", "while False:\n    scaler.unscale_(optimizer)"),
     "numbers that are compared": ("", "n = 3\nif 2 < n < 3:\n    scaler.unscale_(optimizer)"),
     "text that is compared": ("", 'kind = "fp" + "16"\nif kind != "fp16":\n    scaler.unscale_(optimizer)'),
     "text in text": ("", 'if "32" in "fp16":\n    scaler.unscale_(optimizer)'),
@@ -629,7 +629,7 @@ SCALED: dict[str, Parts] = {
         "",
         "for n in limits:\n    if n:\n        break\nelse:\n    scaler.unscale_(optimizer)",
     ),
-    "a turn that goes on": (
+    "an iteration that continues": (
         "",
         "for n in limits:\n    if n:\n        continue\n    scaler.unscale_(optimizer)\n    break",
     ),
@@ -678,11 +678,11 @@ SCALED: dict[str, Parts] = {
         "",
         "limit = None\nif flag:\n    limit = limits\nif limit is not None:\n    scaler.unscale_(optimizer)",
     ),
-    "things that are gone over as far as none": (
+    "a loop over objects up to None": (
         "",
         "for o in [None, optimizer]:\n    if o is None:\n        break\n    scaler.unscale_(o)",
     ),
-    "the end of a loop over things that is left": (
+    "the end of a loop over objects that is left": (
         "",
         "for s in [scaler, None]:\n    if s is not None:\n        break\nelse:\n    scaler.unscale_(optimizer)",
     ),
@@ -711,7 +711,7 @@ SCALED: dict[str, Parts] = {
         "part = Part()\npart.late = True\npart.ready(scaler, optimizer)",
     ),
     "what is chosen is called": ("", "(scaler.unscale_ if False else print)(optimizer)"),
-    "a generator that is made for a loop that never turns": (
+    "a generator that is made for a loop without iterations": (
         "def steps(s, o):\n    yield from ()\n    s.unscale_(o)\n",
         "next(steps(scaler, optimizer), None)",
     ),
@@ -784,7 +784,7 @@ def test_the_gradients_may_be_scaled_yet(cases: dict[str, Parts]) -> None:
     check_each(cases, lambda _, parts: checked(parts, "  # AMP201"))
 
 
-def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:
+def test_a_loop_that_defines_a_function_is_analyzed_like_any_other() -> None:
     """A loop that defines a function gets a dry run before the analysis of events."""
     source = """\
 import torch

@@ -215,7 +215,7 @@ for x in loader:
 PROGRAMS["a list has the item that is put at its head there"] = TWO.format(place="0", mark="  # AMP201")
 PROGRAMS["a list has the item that is put at its end there"] = TWO.format(place="1", mark="")
 PROGRAMS["a list has the item that is put somewhere anywhere"] = TWO.format(place="where", mark="")
-PROGRAMS["gradients are kept apart no longer than a choice of contexts lasts"] = """\
+PROGRAMS["no_sync lasts no longer than a choice of contexts"] = """\
 from contextlib import nullcontext
 
 import torch
@@ -304,7 +304,7 @@ def train(model, loader, optimizer, y):
         scaler.update()
 """
 )
-PROGRAMS["of what is yielded in a region, the first is told"] = """\
+PROGRAMS["of several yields in a region, the first is reported"] = """\
 import torch
 
 def batches(loader, model):
@@ -474,7 +474,7 @@ PROGRAMS["a class that is a module by way of six others"] = SEQUENTIAL.format(
     + "".join(f"class {b}({a}):\n    pass\n\n" for a, b in zip("ABCDE", "BCDEF", strict=True)),
     last="F",
 )
-PROGRAMS["what an object has from nowhere is one thing, however it is asked for"] = f"""\
+PROGRAMS["an attribute from nowhere is one value, however it is read"] = f"""\
 import torch
 from elsewhere import Base
 
@@ -549,7 +549,7 @@ def train(model, loader, optimizer):
 """
 
 #: A loop in which some iterations accumulate, and the others clip and step.
-TURNS = """\
+ACCUMULATING = """\
 import torch
 
 def train(model, loader, optimizer, limits, k):
@@ -573,7 +573,7 @@ for asked in (
     "i % k == limits",
     "x.key is limits",
 ):
-    PROGRAMS[f"another answer in each turn: {asked}"] = TURNS.format(asked)
+    PROGRAMS[f"another answer in each iteration: {asked}"] = ACCUMULATING.format(asked)
 PROGRAMS["one of two optimizers, or else the other"] = """\
 import torch
 
@@ -598,10 +598,10 @@ def train(model, beside, loader, early):
         scaler.step(other)
         scaler.update()
 """
-PIECES = """\
+CHUNKS = """\
 import torch
 
-def pieces(x, k):
+def chunks(x, k):
     {}
 
 def train(model, loader, k):
@@ -609,14 +609,14 @@ def train(model, loader, k):
     scaler = torch.amp.GradScaler("cuda")
     for x in loader:
         optimizer.zero_grad()
-        for piece in pieces(x, k):
+        for chunk in chunks(x, k):
             with torch.autocast("cuda"):
-                loss = model(piece).mean()
+                loss = model(chunk).mean()
             scaler.scale(loss).backward(){}
         scaler.step(optimizer)
         scaler.update()
 """
-PROGRAMS["pieces that a generator hands on"] = PIECES.format("yield from x.chunk(k)", "  # AMP301")
+PROGRAMS["chunks that a generator yields"] = CHUNKS.format("yield from x.chunk(k)", "  # AMP301")
 
 #: An inverse, which autocast casts for only on the CPU.
 DEVICE = """\
@@ -656,7 +656,7 @@ def train(model, loader, optimizer, k, weight):
             scaler.update()
             optimizer.zero_grad()
 """
-OF_THE_TURN = (
+OF_THE_ITERATION = (
     "losses.sum() / x.shape[0]",
     "losses.sum() / len(x)",
     "losses.sum() / (x.shape[0] * x.shape[1])",
@@ -675,8 +675,8 @@ OF_THE_WINDOW = (
     "losses.mean() * (weight / k)",
     "losses.mean() * (-1 / k)",
 )
-for divided in OF_THE_TURN:
-    PROGRAMS[f"a mean over one turn: {divided}"] = WINDOW.format(divided, "  # AMP301")
+for divided in OF_THE_ITERATION:
+    PROGRAMS[f"a mean over one iteration: {divided}"] = WINDOW.format(divided, "  # AMP301")
 for divided in OF_THE_WINDOW:
     PROGRAMS[f"a mean over a window: {divided}"] = WINDOW.format(divided, "")
 
@@ -1006,7 +1006,7 @@ for average in ("model.weight.grad /= k", "model.weight.grad *= 1 / k"):
     PROGRAMS[f"gradients that are averaged over a window: {average}"] = NORMALISED.format(
         "losses.mean()", "", f"scaler.unscale_(optimizer)\n            {average}"
     )
-PROGRAMS["gradients that are told, and not averaged over a window"] = NORMALISED.format(
+PROGRAMS["gradients that are changed, and not averaged over a window"] = NORMALISED.format(
     "losses.mean()", "  # AMP301", "scaler.unscale_(optimizer)\n            model.weight.grad += 1"
 )
 PROGRAMS["losses that nobody knows to be of one window"] = """\
@@ -1195,7 +1195,7 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
-PROGRAMS["an attribute that another method changes is another one in each turn"] = """\
+PROGRAMS["an attribute that another method changes is another one in each iteration"] = """\
 import torch
 
 class Trainer:

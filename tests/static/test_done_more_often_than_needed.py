@@ -31,7 +31,7 @@ ZERO = "sgd.zero_grad()"
 FORWARD = 'with torch.autocast("cuda"):\n    loss = F.mse_loss(cell(signal), echo)'
 EACH = "cast:each-turn"
 #: Clearing of gradients, forward, code after the update, and the label of the repeated work.
-TURNS = [
+ITERATIONS = [
     (ZERO, FORWARD, "", ""),
     ("sgd.zero_grad(set_to_none=False)", FORWARD, "", "zero:zeros"),
     ("sgd.zero_grad(False)", FORWARD, "", "zero:zeros"),
@@ -80,8 +80,8 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize(("zero", "forward", "after", "label"), TURNS)
-def test_what_a_turn_does_too_often(zero: str, forward: str, after: str, label: str) -> None:
+@pytest.mark.parametrize(("zero", "forward", "after", "label"), ITERATIONS)
+def test_repeated_work_in_an_iteration(zero: str, forward: str, after: str, label: str) -> None:
     parts = {name: indent(text, "    ") for name, text in (("zero", zero), ("forward", forward), ("after", after))}
     found = check_source(TRAIN.format(**parts), "train.py", Settings(select=frozenset({"AMP701"})))
     assert [each.label for each in found] == ([label] if label else [])

@@ -86,7 +86,7 @@ def found(forward: str = ONCE, clear: str = "opt.zero_grad()", after: str = "", 
         ),
     ],
 )
-def test_weights_that_are_cast_in_each_turn(forward: str, label: str) -> None:
+def test_weights_that_are_cast_in_each_iteration(forward: str, label: str) -> None:
     assert found(forward) == ([label] if label else [])
 
 
@@ -114,7 +114,7 @@ def test_weights_that_are_not_cast_one_by_one(before: str) -> None:
         ("if gs.get_scale() < 1:\n    raise ValueError(x)", False),
     ],
 )
-def test_the_loss_scale_is_copied_to_be_told(after: str, *, reported: bool) -> None:
+def test_the_loss_scale_is_copied_to_be_logged(after: str, *, reported: bool) -> None:
     assert found(after=after) == (["scale:told"] if reported else [])
 
 

@@ -480,7 +480,7 @@ INIT
         ),
     ],
 )
-def test_a_trainer_is_told_to_divide_in_its_constructor(init: str, row: str, text: str) -> None:
+def test_the_advice_for_a_trainer_is_to_divide_in_its_constructor(init: str, row: str, text: str) -> None:
     body = TRAINER.replace("INIT\n", init)
     assert list_places(body, find(body, "AMP301")) == [(text, row)]
 
@@ -731,7 +731,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     assert ("AMP101" in codes) is written.startswith("print")
 
 
-def test_the_edits_of_a_new_scaler_mend_the_program() -> None:
+def test_the_edits_of_a_new_scaler_fix_the_program() -> None:
     clip = "            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
     body = NEW_SCALER.replace("MADE", MADE.format("opt")).replace("CLIP", clip).replace("OPT", "opt")
     edited = body.replace("loss.backward()", "scaler.scale(loss).backward()")

@@ -212,7 +212,7 @@ def test_an_unused_suppression_is_reported_where_it_stands() -> None:
     assert found("# amp: ignore-file[AMP201]\n" + clean) == {(1, "AMP902")}
 
 
-def test_an_unused_noqa_of_other_tools_is_theirs_to_judge() -> None:
+def test_an_unused_noqa_for_other_tools_is_not_reported() -> None:
     assert found(at(SCRIPT, 1, "# noqa")) == BOTH
     assert found(at(SCRIPT, 1, "# noqa: E501")) == BOTH
 
@@ -365,8 +365,8 @@ def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path)
     before = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" in {finding.code for finding in before}
     (tmp_path / "model.py").write_text("import torch\nregion = torch.autocast('cuda')\n", encoding="utf-8")
-    apart = check_paths([str(tmp_path)], Settings()).findings
-    assert "AMP110" in {finding.code for finding in apart}
+    not_imported = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" in {finding.code for finding in not_imported}
     (tmp_path / "train.py").write_text("import model\n" + alone, encoding="utf-8")
     unused = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" in {finding.code for finding in unused}

@@ -40,7 +40,7 @@ FP16 = 'mixed_precision="fp16"'
 MIXED = 'precision="16-mixed"'
 WRAPPED = "optimizer=sgd"
 #: Framework, arguments of its engine, loop iteration, and the label of the violation in the marked line.
-TURNS = [
+ITERATIONS = [
     # accelerate divides by its number of micro-batches, even if the program divides as well.
     (
         "accelerate",
@@ -360,10 +360,10 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "given", "turn", "label"), TURNS)
-def test_a_turn_with_an_engine(framework: str, given: str, turn: str, label: str) -> None:
+@pytest.mark.parametrize(("framework", "given", "iteration", "label"), ITERATIONS)
+def test_an_iteration_with_an_engine(framework: str, given: str, iteration: str, label: str) -> None:
     imports, setup = FRAMEWORKS[framework]
-    source = HEAD.format(imports=imports, setup=setup.format(given=given)) + indent(turn, "    ") + "\n"
+    source = HEAD.format(imports=imports, setup=setup.format(given=given)) + indent(iteration, "    ") + "\n"
     marked = next((number for number, line in enumerate(source.split("\n"), 1) if "# !" in line), 0)
     found = check_source(source, "train.py")
     # Not all of these loops begin windows.

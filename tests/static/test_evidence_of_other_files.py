@@ -1250,7 +1250,7 @@ def test_a_function_that_switches_a_mode_clears_no_gradients(name: str, trains: 
 
 
 #: A function that takes one step, and a caller with too many states, in another file.
-LENT_STEP = {
+STEP_OF_ANOTHER_FILE = {
     "half.py": """\
         import torch
 
@@ -1287,7 +1287,7 @@ def test_a_caller_whose_states_are_joined_withdraws_a_finding_only_by_the_missin
         "            other.step()"
         for each in range(40)
     )
-    for name, text in LENT_STEP.items():
+    for name, text in STEP_OF_ANOTHER_FILE.items():
         (tmp_path / name).write_text(
             textwrap.dedent(text).replace("{stages}", stages).replace("{clear}", clear), encoding="utf-8"
         )

@@ -57,7 +57,7 @@ def test_a_function_of_numpy_reads_no_bfloat16(expression: str, fails: bool) -> 
         ("pos[:, None] * omega", False),
     ],
 )
-def test_a_region_rounds_positions_that_powers_turn_into_angles(product: str, rounded: bool) -> None:
+def test_a_region_rounds_angles_that_a_matrix_product_computes(product: str, rounded: bool) -> None:
     body = (
         "def rope(pos: torch.Tensor, dim, theta):\n"
         "    omega = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)\n"

@@ -26,12 +26,12 @@ def test_a_new_file_is_written_as_any_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o444, 0o666])
-@pytest.mark.parametrize("lasting", [True, False])
-def test_a_file_keeps_its_mode(tmp_path: Path, mode: int, *, lasting: bool) -> None:
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_a_file_keeps_its_mode(tmp_path: Path, mode: int, *, is_synced: bool) -> None:
     path = tmp_path / "a.py"
     path.write_text("old")
     path.chmod(mode)
-    assert replace_file(str(path), b"new", is_synced=lasting) == []
+    assert replace_file(str(path), b"new", is_synced=is_synced) == []
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert os.listdir(tmp_path) == ["a.py"]

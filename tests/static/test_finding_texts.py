@@ -112,7 +112,7 @@ def test_a_step_under_a_test_is_skipped_by_the_program() -> None:
     assert found.condition == "when `norm < 100` is false"
 
 
-def test_unscale_ahead_of_backward_is_told_to_come_after_it() -> None:
+def test_the_message_moves_an_early_unscale_behind_the_backward() -> None:
     found = only(
         "scaler.unscale_(optimizer)\n", FED.replace("optimizer.zero_grad()\n", ""), STEP, "optimizer.zero_grad()"
     )

@@ -1132,7 +1132,7 @@ def test_an_edit_makes_one_text_of_another(old: str, new: str) -> None:
 
 
 @given(st.text("ab\n", min_size=6, max_size=30), st.data())
-def test_edits_apart_from_each_other_do_not_overlap(whole: str, data: st.DataObject) -> None:
+def test_separate_edits_do_not_overlap(whole: str, data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=4, max_size=4, unique=True)))
     first = Edit(*edits.find_position(1, 0, whole, places[0]), *edits.find_position(1, 0, whole, places[1]), "1")
     second = Edit(*edits.find_position(1, 0, whole, places[2]), *edits.find_position(1, 0, whole, places[3]), "2")

@@ -929,7 +929,7 @@ case(
     """,
 )
 case(
-    "an optimizer made anew in each turn, in either of two ways, good",
+    "an optimizer that each iteration recreates in one of two ways, good",
     """
     scaler = GradScaler("cuda")
     for x, y in loader:
@@ -1908,7 +1908,7 @@ case(
     """,
 )
 case(
-    "twin tests of an attribute in two methods, good",
+    "correlated predicates of an attribute in two methods, good",
     """
     class Trainer:
         def __init__(self, use_amp):
@@ -2158,24 +2158,24 @@ COUNTED = """
 class Trainer:
     def __init__(self):
         self.scaler = GradScaler("cuda")
-        self.turn = 0
+        self.iteration = 0
 def train_step(trainer, x, y):
     with autocast("cuda"):
         loss = criterion(model(x), y)
     trainer.scaler.scale(loss{}).backward()  # {}
-    trainer.turn += 1
-    if trainer.turn % 4 == 0:
+    trainer.iteration += 1
+    if trainer.iteration % 4 == 0:
         trainer.scaler.step(optimizer)
         trainer.scaler.update()
         optimizer.zero_grad()
 trainer = Trainer()
 """
 case(
-    "turns counted in an object from outside its class, good",
+    "iterations counted in an object from outside its class, good",
     loop("train_step(trainer, x, y)", setup=COUNTED.format(" / 4", "divided")),
 )
 case(
-    "turns counted in an object from outside its class, bad",
+    "iterations counted in an object from outside its class, bad",
     loop("train_step(trainer, x, y)", setup=COUNTED.format("", "AMP301")),
 )
 
@@ -2352,7 +2352,7 @@ for _held, _other in (
             ),
         )
 case(
-    "a question about a list that each turn makes anew, bad",
+    "a predicate of a list that each iteration recreates, bad",
     loop(
         LOSS,
         "scaler.scale(loss).backward()",
@@ -2490,7 +2490,7 @@ def train(inputs):
 {before}
     for x, y in loader:
         optimizer.zero_grad()
-{turn}
+{iteration}
         with autocast("cuda"):
             loss = criterion(model(x), y)
         grads = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)
@@ -2505,9 +2505,9 @@ def train(inputs):
 READINGS = {
     "before the loop, bad": ("inverse = 1.0 / scaler.get_scale()", "", "[grad * inverse for grad in grads]", ""),
     "the scale before the loop, bad": ("scale = scaler.get_scale()", "", "[grad / scale for grad in grads]", ""),
-    "in each turn, good": ("", "inverse = 1.0 / scaler.get_scale()", "[grad * inverse for grad in grads]", ""),
+    "in each iteration, good": ("", "inverse = 1.0 / scaler.get_scale()", "[grad * inverse for grad in grads]", ""),
     "where it is used, good": ("", "", "[grad / scaler.get_scale() for grad in grads]", ""),
-    "at the end of each turn, good": (
+    "at the end of each iteration, good": (
         "inverse = 1.0 / scaler.get_scale()",
         "",
         "[grad * inverse for grad in grads]",
@@ -2520,13 +2520,13 @@ READINGS = {
         "",
     ),
 }
-for _name, (_before, _turn, _divided, _after) in READINGS.items():
+for _name, (_before, _iteration, _divided, _after) in READINGS.items():
     _wrong = _name.endswith("bad")
     case(
         f"a scale that was read {_name}",
         PENALISED.format(
             before=indent(_before, " " * 4),
-            turn=indent(_turn, " " * 8),
+            iteration=indent(_iteration, " " * 8),
             divided=f"grads = {_divided}{'  # AMP214' if _wrong else ''}",
             after=indent(_after, " " * 8),
         ),
@@ -3177,23 +3177,23 @@ def steps(loader):
         scaler.update()
 
 scaler = GradScaler("cuda")
-{turns}
+{loop}
 """
 RUNS = {
     "for": "for loss in steps(loader):\n    loss.backward()",
     "enumerate": "for i, loss in enumerate(steps(loader)):\n    loss.backward()",
     "zip": "for i, loss in zip(range(1000), steps(loader)):\n    loss.backward()",
-    "next": "turns = steps(loader)\nfor i in range(1000):\n    next(turns).backward()",
+    "next": "losses = steps(loader)\nfor i in range(1000):\n    next(losses).backward()",
     "yield from": "def all_of():\n    yield from steps(loader)\nfor loss in all_of():\n    loss.backward()",
 }
-for _name, _turns in RUNS.items():
+for _name, _loop in RUNS.items():
     case(
         f"a generator that steps what {_name} runs backward, bad",
-        TRAINS.format(between="", mark="  # AMP201", turns=_turns),
+        TRAINS.format(between="", mark="  # AMP201", loop=_loop),
     )
     case(
         f"a generator that steps what {_name} runs backward, good",
-        TRAINS.format(between="scaler.unscale_(optimizer)\n        ", mark="", turns=_turns),
+        TRAINS.format(between="scaler.unscale_(optimizer)\n        ", mark="", loop=_loop),
     )
 case(
     "a generator that waits in two places of its step, good",
@@ -3217,7 +3217,7 @@ case(
     """,
 )
 case(
-    "a generator whose turns hand a loss on, good",
+    "a generator that keeps a loss for its next iteration, good",
     """
     def steps(batches):
         loss = None

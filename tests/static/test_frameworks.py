@@ -374,7 +374,7 @@ WRONG["accelerate, a clip in each micro-batch"] = CLIPPED_IN_WINDOWS.format(
 RIGHT["accelerate, a clip in each batch where windows are of one"] = CLIPPED_IN_WINDOWS.format(
     steps="1", within="accelerator.accumulate(model)", mark=""
 )
-WRONG["accelerate, a window that the Accelerator was not told of"] = """\
+WRONG["accelerate, a window of which the Accelerator does not know"] = """\
 import torch.nn.functional as F
 from accelerate import Accelerator
 
@@ -1300,7 +1300,7 @@ def test_a_clip_under_lightning_weighs_as_much_as_is_known_of_the_precision(trai
 @pytest.mark.parametrize(
     ("name", "does"), [("a clip", "clip"), ("an edit", "edit them"), ("a norm that is logged", "read them")]
 )
-def test_a_hook_of_lightning_is_told_by_the_hook_that_comes_later(name: str, does: str) -> None:
+def test_the_message_for_a_hook_of_lightning_names_a_later_hook(name: str, does: str) -> None:
     finding = one(WRONG[f"Lightning, {name} while gradients are scaled"])
     assert finding.message.endswith(
         f": {does} in `on_before_optimizer_step`, which runs after Lightning has unscaled them"
@@ -1488,7 +1488,7 @@ accelerator.backward(one(x).mean())
     accelerator.backward(two(x).mean())
     first.step()
     second.step()"""
-IN_TURN = """\
+ALTERNATING = """\
 accelerator.backward(one(x).mean())
     first.step()
     accelerator.backward(two(x).mean())
@@ -1497,7 +1497,7 @@ accelerator.backward(one(x).mean())
 
 @pytest.mark.parametrize(
     ("precision", "loop", "expected"),
-    [("fp16", TOGETHER, [(14, "AMP207")]), ("fp16", IN_TURN, []), ("bf16", TOGETHER, []), ("no", TOGETHER, [])],
+    [("fp16", TOGETHER, [(14, "AMP207")]), ("fp16", ALTERNATING, []), ("bf16", TOGETHER, []), ("no", TOGETHER, [])],
 )
 def test_the_one_scale_of_two_optimizers(precision: str, loop: str, expected: list[tuple[int, str]]) -> None:
     found = check_source(TWO_OPTIMIZERS.replace("PRECISION", precision).replace("LOOP", loop))

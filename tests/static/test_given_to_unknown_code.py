@@ -136,7 +136,7 @@ for name, forwards, wrong in (
 ):
     PROGRAMS[name] = FORWARDS.format(forwards=indent(forwards, "        "), mark="  # AMP503" if wrong else "")
 
-TURN = """\
+TRAINING = """\
 import torch
 
 def train(model, loader, optimizer, unscale, combine, p, flag):
@@ -170,7 +170,7 @@ for name, done, then in (
     ("what is made of a loss and of a gradient may hold a scale", "combine(loss, p.grad).backward()", "print(x)"),
     ("what is made of a loss holds no scale", "combine(loss, p.data).backward()  # AMP203", "print(x)"),
 ):
-    PROGRAMS[name] = TURN.format(done=done, then=then)
+    PROGRAMS[name] = TRAINING.format(done=done, then=then)
 
 LOSSES = """\
 import torch
@@ -216,7 +216,7 @@ def train(model, loader, optimizer, path):
 PROGRAMS["a state that is given to what holds the scaler"] = STATE.format(held="scaler", mark="")
 PROGRAMS["a state that is given to what holds no scaler"] = STATE.format(held="optimizer", mark="  # AMP401")
 
-APART = """\
+NO_SYNC = """\
 import torch
 
 def train(net, loader, average, k):
@@ -241,7 +241,7 @@ for given, wrong in (
     ("[p.grad for p in model.parameters()]", False),
     ("x", True),
 ):
-    PROGRAMS[f"gradients that are averaged by who is given {given}"] = APART.format(
+    PROGRAMS[f"gradients that are averaged by who is given {given}"] = NO_SYNC.format(
         given=given, mark="  # AMP305" if wrong else ""
     )
 

@@ -76,7 +76,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("hooks", [*BAD.values(), *GOOD.values()], ids=[*BAD, *GOOD])
-def test_a_hook_that_bounds_scaled_gradients_is_told(hooks: str) -> None:
+def test_a_hook_that_bounds_scaled_gradients_is_reported(hooks: str) -> None:
     source = SETUP + hooks + TRAIN
     findings = [finding for finding in check_source(source, "train.py") if finding.code != "AMP401"]
     assert places(findings) == marks(source), shown(findings)

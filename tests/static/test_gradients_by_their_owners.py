@@ -15,16 +15,16 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-mover, judge = nn.Linear(9, 3), nn.Linear(9, 3)
+mover, critic = nn.Linear(9, 3), nn.Linear(9, 3)
 fast = torch.optim.SGD(mover.parameters(), lr=0.1)
-slow = torch.optim.SGD(judge.parameters(), lr=0.1)
+slow = torch.optim.SGD(critic.parameters(), lr=0.1)
 lift = torch.amp.GradScaler("cuda")
 {before}
 for wave, want in loader:
     fast.zero_grad()
     slow.zero_grad()
     with torch.autocast("cuda", dtype=torch.float16):
-        gap = F.mse_loss(mover(wave), want) + F.mse_loss(judge(wave), want)
+        gap = F.mse_loss(mover(wave), want) + F.mse_loss(critic(wave), want)
     lift.scale(gap).backward()
 {after}
     lift.step(fast)
@@ -34,21 +34,21 @@ for wave, want in loader:
 EDIT, READ, CLIP, PARTLY = "edit@scaled", "read@scaled", "clip@scaled", "clip@partly"
 UNSCALED = "lift.unscale_(fast)\n"
 EACH = "for p in mover.parameters():\n    "
-OTHER = "for p in judge.parameters():\n    "
+OTHER = "for p in critic.parameters():\n    "
 #: Code between backward and step, the violation of its last statement, and the quoted optimizer.
 AFTER = [
     ("clip_grad_norm_(mover.parameters(), 1.0)", CLIP, "fast"),
-    ("clip_grad_norm_(judge.parameters(), 1.0)", CLIP, "slow"),
-    ("clip_grad_value_(judge.parameters(), 0.5)", CLIP, "slow"),
-    ("clip_grad_norm_(parameters=judge.parameters(), max_norm=1.0)", CLIP, "slow"),
+    ("clip_grad_norm_(critic.parameters(), 1.0)", CLIP, "slow"),
+    ("clip_grad_value_(critic.parameters(), 0.5)", CLIP, "slow"),
+    ("clip_grad_norm_(parameters=critic.parameters(), max_norm=1.0)", CLIP, "slow"),
     ("clip_grad_norm_(list(mover.parameters()), 1.0)", CLIP, "fast"),
     ("clip_grad_norm_(mover.weight, 1.0)", CLIP, "fast"),
     ("clip_grad_norm_([p for p in mover.parameters() if p.grad is not None], 1.0)", CLIP, "fast"),
     (f"{UNSCALED}clip_grad_norm_(mover.parameters(), 1.0)", "", ""),
-    (f"{UNSCALED}clip_grad_norm_(judge.parameters(), 1.0)", CLIP, "slow"),
-    ("lift.unscale_(slow)\nclip_grad_norm_(judge.parameters(), 1.0)", "", ""),
-    (f"{UNSCALED}lift.unscale_(slow)\nclip_grad_norm_([*mover.parameters(), *judge.parameters()], 1.0)", "", ""),
-    (f"{UNSCALED}clip_grad_norm_([*mover.parameters(), *judge.parameters()], 1.0)", PARTLY, "slow"),
+    (f"{UNSCALED}clip_grad_norm_(critic.parameters(), 1.0)", CLIP, "slow"),
+    ("lift.unscale_(slow)\nclip_grad_norm_(critic.parameters(), 1.0)", "", ""),
+    (f"{UNSCALED}lift.unscale_(slow)\nclip_grad_norm_([*mover.parameters(), *critic.parameters()], 1.0)", "", ""),
+    (f"{UNSCALED}clip_grad_norm_([*mover.parameters(), *critic.parameters()], 1.0)", PARTLY, "slow"),
     ("clip_grad_norm_(mover.parameters(), 1.0 * lift.get_scale())", "", ""),
     ("clip_grad_norm_(mover.parameters(), max_norm=lift.get_scale())", "", ""),
     (f"{EACH}p.grad.detach().add_(1)", EDIT, "fast"),
@@ -69,7 +69,7 @@ AFTER = [
     (f"{EACH}print(p.grad.min())", READ, "fast"),
     (f"{EACH}print(p.grad.histc(10))", READ, "fast"),
     (f"{EACH}print(p.grad.numel())", "", ""),
-    ("for name, p in judge.named_parameters():\n    print(name, p.grad.norm())", READ, "slow"),
+    ("for name, p in critic.named_parameters():\n    print(name, p.grad.norm())", READ, "slow"),
     (f"{UNSCALED}{EACH}print(p.grad.norm())", "", ""),
     (f"{UNSCALED}{OTHER}print(p.grad.norm())", READ, "slow"),
     (f"{EACH}print(p.grad.norm() / lift.get_scale())", "", ""),
@@ -85,7 +85,7 @@ AFTER = [
     (f"{EACH}p.requires_grad = False", "", ""),
     ("fast.zero_grad()", "step@discarded", "fast"),
     ("mover.zero_grad()", "step@discarded", "fast"),
-    ("judge.zero_grad()", "step@discarded", "slow"),
+    ("critic.zero_grad()", "step@discarded", "slow"),
     (f"{EACH}p.grad = None", "step@discarded", "fast"),
     ("mover.bias.grad = None", "", ""),
     ("for name, p in mover.named_parameters():\n    if 'bias' in name:\n        p.grad = None", "", ""),

@@ -54,13 +54,13 @@ NOT = {
 
 
 @pytest.mark.parametrize("text", LIB.values(), ids=LIB)
-def test_matters(text: str, tmp_path: Path) -> None:
+def test_relevant_names(text: str, tmp_path: Path) -> None:
     write(tmp_path, {"lib.py": text})
     assert ask(tmp_path, "f")
 
 
 @pytest.mark.parametrize("text", NOT.values(), ids=NOT)
-def test_does_not_matter(text: str, tmp_path: Path) -> None:
+def test_irrelevant_names(text: str, tmp_path: Path) -> None:
     write(tmp_path, {"lib.py": text})
     assert not ask(tmp_path, "f")
 
@@ -76,19 +76,21 @@ HANDED_ON = {
 
 
 @pytest.mark.parametrize("text", HANDED_ON.values(), ids=HANDED_ON)
-@pytest.mark.parametrize(("name", "matters"), [("act", True), ("idle", False)])
-def test_what_a_package_hands_on_is_looked_for_where_it_is(text: str, name: str, matters: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "is_relevant"), [("act", True), ("idle", False)])
+def test_a_name_that_a_package_re_exports_is_searched_where_it_is_defined(
+    text: str, name: str, is_relevant: bool, tmp_path: Path
+) -> None:
     write(tmp_path, {"pkg/__init__.py": text.format(name=name), "pkg/there.py": THERE})
-    assert ask(tmp_path, "f", "pkg/__init__.py") is matters
+    assert ask(tmp_path, "f", "pkg/__init__.py") is is_relevant
 
 
-@pytest.mark.parametrize(("name", "matters"), [("act", True), ("idle", False)])
-def test_all_that_a_module_hands_on(name: str, matters: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "is_relevant"), [("act", True), ("idle", False)])
+def test_names_that_a_star_import_re_exports(name: str, is_relevant: bool, tmp_path: Path) -> None:
     write(tmp_path, {"pkg/__init__.py": "from .there import *\n", "pkg/there.py": THERE})
-    assert ask(tmp_path, name, "pkg/__init__.py") is matters
+    assert ask(tmp_path, name, "pkg/__init__.py") is is_relevant
 
 
-def test_what_a_package_may_load_late_matters(tmp_path: Path) -> None:
+def test_a_name_that_a_package_may_load_lazily_is_relevant(tmp_path: Path) -> None:
     write(tmp_path, {"pkg/__init__.py": "attach(__name__, {'there': ['act']})\n", "pkg/there.py": THERE})
     assert ask(tmp_path, "act", "pkg/__init__.py")
     assert not ask(tmp_path, "other", "pkg/__init__.py")

@@ -11,10 +11,10 @@ from pytest_amp_check import check_paths
 
 CASES: dict[str, str] = {}
 
-# An engine tells callbacks what it does. The callbacks are in another file, or unknown.
+# An engine calls callbacks at its events. The callbacks are in another file, or unknown.
 for _event in ("on_train_batch_backward_end", "before_step", "on_after_backward", "onTrainBatchEnd"):
     for _unscale, _mark in (("pass", "  # AMP201"), ("self.scaler.unscale_(self.optimizer)", "")):
-        CASES[f"callbacks told {_event}: {_unscale}"] = f"""
+        CASES[f"callbacks of {_event}: {_unscale}"] = f"""
         === callbacks.py
         class Callbacks:
             def __init__(self, callbacks):
@@ -364,7 +364,7 @@ def test_mistake_beside_other_code(name: str, tmp_path: Path) -> None:
 
 
 def test_a_clip_after_unknown_callbacks_is_no_certain_mistake(tmp_path: Path) -> None:
-    write(tmp_path, CASES["callbacks told before_step: pass"])
+    write(tmp_path, CASES["callbacks of before_step: pass"])
     (finding,) = check_paths([str(tmp_path)]).findings
     assert (finding.label, finding.certain) == ("clip@scaled-callback", False)
 

@@ -44,7 +44,7 @@ FAMILIES: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
         ["s == 'a'", "'a' == s", "s != 'a'", "s == 'b'", "s == 'a' or s == 'b'", "s != 'a' and s != 'b'"],
         [{"s": s} for s in ("a", "b", "c")],
     ),
-    "the turn of a loop": (
+    "the iteration of a loop": (
         ["i % 4 == 0", "i % 4 == 1", "i % 4 != 0", "(i + 3) % 4 == 0", "(i - 1) % 4 == 0", "(1 + i) % 4 == 1", "i % 4"],
         [{"i": i} for i in range(8)],
     ),

@@ -281,7 +281,7 @@ match limits:
         pass
 {CLIP}  # AMP201
 """,
-    "a loop that is left in its only turn": f"""\
+    "a loop that is left in its only iteration": f"""\
 for each in [optimizer]:
     scaler.unscale_(each)
     break
@@ -289,7 +289,7 @@ else:
     scaler.unscale_(optimizer)
 {CLIP}
 """,
-    "a loop that goes on in its only turn": f"""\
+    "a loop that continues in its only iteration": f"""\
 for each in [optimizer]:
     if clip:
         continue
@@ -1475,7 +1475,7 @@ WHOLE["a scaler or none, asked in two ways, the other way round"] = (
     .replace("if scaler:", "if scaler is not None:")
     .replace("if scaler is None:", "if not scaler:")
 )
-WHOLE["a pair that is another in each turn"] = """\
+WHOLE["a pair that is another in each iteration"] = """\
 import torch
 
 def train(model, loader, optimizer, limits):
@@ -1492,7 +1492,7 @@ def train(model, loader, optimizer, limits):
             optimizer.zero_grad()
 """
 #: A backward that may run under no_sync, behind another context manager.
-APART = """\
+MAYBE_NO_SYNC = """\
 import contextlib
 
 import torch
@@ -1504,7 +1504,7 @@ def train(net, loader, flag):
     scaler = torch.amp.GradScaler("cuda")
     for x in loader:
         optimizer.zero_grad()
-        with {apart}:
+        with {context}:
             with {inner}:
                 print(x)
             with torch.autocast("cuda"):
@@ -1627,9 +1627,9 @@ def test_a_program_has_exactly_its_marks(source: str) -> None:
 @pytest.mark.parametrize(
     "inner", ["torch.no_grad() if flag else contextlib.nullcontext()", "torch.no_grad()", "open('log')"]
 )
-@pytest.mark.parametrize(("apart", "mark"), [("model.no_sync()", "  # AMP305"), ("contextlib.nullcontext()", "")])
-def test_gradients_are_kept_apart_as_long_as_their_context_lasts(apart: str, inner: str, mark: str) -> None:
-    agree(APART.format(apart=apart, inner=inner, mark=mark))
+@pytest.mark.parametrize(("context", "mark"), [("model.no_sync()", "  # AMP305"), ("contextlib.nullcontext()", "")])
+def test_no_sync_lasts_as_long_as_its_context(context: str, inner: str, mark: str) -> None:
+    agree(MAYBE_NO_SYNC.format(context=context, inner=inner, mark=mark))
 
 
 @pytest.mark.parametrize("then", DIVISIONS)

@@ -159,7 +159,7 @@ def test_a_class_is_read_with_what_it_inherits(name: str, tmp_path: Path) -> Non
     assert found(tmp_path) == marks(tmp_path)
 
 
-def test_what_a_constructor_leads_to_is_told_of_where_it_is_read_by_itself(tmp_path: Path) -> None:
+def test_a_finding_behind_a_constructor_is_reported_at_its_own_entry_point(tmp_path: Path) -> None:
     tree = """
         === scaling.py
         import torch

@@ -35,7 +35,7 @@ BAD = {
         "",
     ),
     "a test the other way round": (
-        "turns = 11\nfor i in range(turns):\n    x, y = draw()\n",
+        "total = 11\nfor i in range(total):\n    x, y = draw()\n",
         "0 == (i + 1) % 4",
         "",
     ),
@@ -54,7 +54,7 @@ BAD = {
 }
 GOOD = {
     "windows that fit": ("for i in range(12):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""),
-    "a number that nobody knows": ("for i in range(args.turns):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""),
+    "a number that nobody knows": ("for i in range(args.total):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""),
     "a window that nobody knows": ("for i in range(10):\n    x, y = draw()\n", "(i + 1) % args.k == 0", ""),
     "data that nobody counted": ("for i, (x, y) in enumerate(loader):\n", "(i + 1) % 4 == 0", ""),
     "a loop that is left": (
@@ -124,14 +124,14 @@ def test_micro_batches_that_are_stepped_or_not_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "said"),
+    ("micro_batches", "said"),
     [
         (10, "`(i + 1) % 4 == 0` leaves the last 2 of 10 micro-batches without a step"),
         (9, "`(i + 1) % 4 == 0` leaves the last of 9 micro-batches without a step"),
         (7, "`(i + 1) % 4 == 0` leaves the last 3 of 7 micro-batches without a step"),
     ],
 )
-def test_how_many_are_left_is_said(turns: int, said: str) -> None:
-    (found,) = check_source(program(f"for i in range({turns}):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""))
+def test_the_message_counts_the_micro_batches_that_are_left(micro_batches: int, said: str) -> None:
+    (found,) = check_source(program(f"for i in range({micro_batches}):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""))
     assert found.message.startswith(said)
     assert found.severity == "warning"

@@ -269,7 +269,7 @@ for x, y in loader:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "trained_apart"),
+    ("left", "right", "uneven"),
     [
         # By the models of the two terms: the same, another, and one that is not known.
         ("scaler.scale(one)", "two", (True, False, True)),
@@ -278,8 +278,8 @@ for x, y in loader:
         ("scaler.scale(one)", "scaler.scale(two)", (False, False, False)),
     ],
 )
-def test_terms_with_two_scales_train_the_same_weights(left: str, right: str, trained_apart: tuple[bool, ...]) -> None:
-    for last, is_uneven in zip(("model", "other", "net"), trained_apart, strict=True):
+def test_terms_with_two_scales_train_the_same_weights(left: str, right: str, uneven: tuple[bool, ...]) -> None:
+    for last, is_uneven in zip(("model", "other", "net"), uneven, strict=True):
         for models in (("model", last), (last, "model")):
             program = TERMS.format(first=models[0], last=models[1], left=left, right=right)
             assert labels(program) == ["backward@uneven"] * is_uneven, models

@@ -92,7 +92,7 @@ def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("label", ["no:such", ""])
-def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path, label: str) -> None:
+def test_a_cache_cannot_name_a_violation_that_no_rule_has(tmp_path: Path, label: str) -> None:
     (tmp_path / "train.py").write_text("import torch\nscaler = torch.amp.GradScaler()\nscaler.step(optimizer)\n")
     cache = tmp_path / "cache"
     plain = check_paths([str(tmp_path)]).findings

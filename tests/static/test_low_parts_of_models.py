@@ -128,12 +128,12 @@ def main():
         optimizer.zero_grad()
 """
 BOTH = "model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))"
-APART = (
+SEPARATELY = (
     "model = fabric.setup_module(model)\n    optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters()))"
 )
 
 
-@pytest.mark.parametrize("setup", [BOTH, APART, APART.replace("setup_module", "setup")])
+@pytest.mark.parametrize("setup", [BOTH, SEPARATELY, SEPARATELY.replace("setup_module", "setup")])
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
@@ -154,8 +154,8 @@ def test_fabric_stores_the_model_in_its_precision(made: str, expected: str, setu
 def test_fabric_of_another_function() -> None:
     source = FABRIC.format(made='L.Fabric(precision="bf16-true")', setup=BOTH)
     first, made, *rest = source.splitlines()
-    apart = "\n".join([first.replace("()", "(fabric)"), *rest, "", "", "def run():", made, "    main(fabric)"])
-    assert found(HEAD + apart) == [("trainer:trained", made.strip())]
+    program = "\n".join([first.replace("()", "(fabric)"), *rest, "", "", "def run():", made, "    main(fabric)"])
+    assert found(HEAD + program) == [("trainer:trained", made.strip())]
 
 
 def test_adapters_in_fabric_are_trained_alone() -> None:

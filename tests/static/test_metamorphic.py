@@ -77,10 +77,10 @@ def test_what_changes_nothing_changes_no_finding(name: str) -> None:
     the fixtures, with others in the next transformation.
     """
     wrong: list[str] = []
-    turn = list(TRANSFORMATIONS).index(name)
+    offset = list(TRANSFORMATIONS).index(name)
     fixtures = [program for program in PROGRAMS if program.endswith(".py")]
     examples = [program for program in PROGRAMS if not program.endswith(".py")]
-    for program in [*sample(examples, 18, turn), *sample(fixtures, 26, turn)]:
+    for program in [*sample(examples, 18, offset), *sample(fixtures, 26, offset)]:
         source = PROGRAMS[program]
         if (program, name) in NOT_FOLLOWED:
             continue

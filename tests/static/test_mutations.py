@@ -40,7 +40,7 @@ ENOUGH = {
 }
 AS_IT_IS = {"as it is": VARIANTS["as it is"]}
 #: Variants that print more, or other names.
-TOLD_APART = {"renamed", "misnamed", "tried"}
+PRINTS_DIFFER = {"renamed", "misnamed", "tried"}
 #: Minimum trials of a kind for the required rate of each kind, because a single trial of fewer would weigh too much.
 FEW = 12
 
@@ -144,7 +144,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.exhaustive(every=6)
-@pytest.mark.parametrize("name", [name for name in [*VARIANTS, *ACROSS_FILES] if name not in TOLD_APART])
+@pytest.mark.parametrize("name", [name for name in [*VARIANTS, *ACROSS_FILES] if name not in PRINTS_DIFFER])
 def test_a_variant_does_what_the_program_does(name: str, alone: Path) -> None:
     """For each variant, two randomly drawn programs print the same before and after."""
     fitting = []

@@ -79,7 +79,7 @@ def parameters_of(callee: Callable[..., object], number: int) -> list[str]:
 
 
 def with_named_arguments(text: str) -> str:
-    """Return a program whose calls of torch pass all arguments by name. Comments are lost, lines are kept apart."""
+    """Return a program whose calls of torch pass all arguments by name. Comments and line breaks are lost."""
     tree = ast.parse(text)
     names = imports_of(tree)
     for node in ast.walk(tree):

@@ -448,7 +448,7 @@ class {name}(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("name", ["autocast", "amp_step", "f", "v1"])
-def test_a_region_is_judged_whatever_the_function_around_it_is_called(name: str) -> None:
+def test_a_region_is_checked_whatever_the_function_around_it_is_called(name: str) -> None:
     agrees(
         f"""\
 from torch import autocast as a, device as d, float16 as h, where as w

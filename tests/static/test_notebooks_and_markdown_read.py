@@ -95,7 +95,7 @@ class TestCells:
             "b = 2\n"
         ]
 
-    def test_a_number_that_python_does_not_read_is_told_at_the_first_line(self) -> None:
+    def test_a_number_that_python_does_not_read_is_reported_at_the_first_line(self) -> None:
         with pytest.raises(Unreadable, match=r"^a notebook is JSON, and this is not: Exceeds the limit") as raised:
             code_blocks.split_blocks("a.ipynb", '{\n"cells": ' + "9" * 5000 + "}")
         assert raised.value.line == 1

@@ -78,7 +78,7 @@ else:
     scaler.unscale_(optimizer)
     {CLIP}
 """,
-    "what stands behind a loop that every turn leaves": f"""\
+    "what stands behind a loop that every iteration leaves": f"""\
 for limit in limits:
     scaler.unscale_(optimizer)
     break
@@ -218,7 +218,7 @@ def train(model, loader, optimizer, flag, k):
     scaler.step(optimizer)
     scaler.update()
 """
-WHOLE["a region that a turn that goes on leaves"] = """\
+WHOLE["a region that an iteration leaves to continue"] = """\
 import torch
 from elsewhere import build
 
@@ -309,7 +309,7 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
-WHOLE["an optimizer that other code makes in each turn"] = """\
+WHOLE["an optimizer that other code makes in each iteration"] = """\
 import torch
 from elsewhere import build
 
@@ -447,7 +447,7 @@ import torch
 def save(path, helper: torch.amp.GradScaler):
     torch.save({"helper": helper}, path)  # AMP402
 """
-WHOLE["another thing by the same name"] = """\
+WHOLE["another object by the same name"] = """\
 import torch
 
 def save(path, helper: torch.optim.swa_utils.AveragedModel):

@@ -80,7 +80,7 @@ WRONG = {
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
         """,
-    "a scaler that only steps and scales, apart": """
+    "a scaler that only steps and scales, as an argument": """
         === steps.py
         def train_step(model, x, optimizer, scaler):
             loss = scaler.scale(model(x))
@@ -780,7 +780,7 @@ def test_is_possible_where_others_may_have_the_scaler(source: str, tmp_path: Pat
     assert not any(finding.certain for finding in findings if finding.code not in {"AMP110", "AMP202"})
 
 
-def test_a_file_of_which_the_others_are_not_asked_for_is_judged_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_requested_without_the_others_is_checked_alone(tmp_path: Path) -> None:
     write(tmp_path, RIGHT["whoever has the object updates its scaler"])
     codes = [finding.code for finding in check_paths([str(tmp_path / "engine.py")]).findings]
     assert "AMP206" in codes

@@ -227,7 +227,7 @@ def test_a_method_that_calls_itself_through_its_class() -> None:
     text = "class A:\n    @classmethod\n    def f(cls):\n        A.f()\n        return cls()\ndef g():\n    A.f()\n"
     assert "A" not in function_of(text).used_names
     assert "A" in function_of(text, "g").used_names
-    # Two classes of one name are not told apart.
+    # Two classes of one name are not distinguished.
     assert "A" in function_of(f"{text}class A:\n    pass\n", "f").used_names
 
 

@@ -79,7 +79,7 @@ model = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch, target in loader:
     optimizer.zero_grad()
-    for {turn}:
+    for {loop}:
         {statement}
         loss.backward()
     optimizer.step()
@@ -88,7 +88,7 @@ LOSS = "loss = F.mse_loss(model(x), y)"
 
 
 @pytest.mark.parametrize(
-    ("turn", "is_part"),
+    ("loop", "is_part"),
     [
         ("x, y in zip(batch.chunk(4), target.chunk(4))", True),
         ("x, y in zip(batch.split(4), target.split(4))", True),
@@ -111,10 +111,10 @@ LOSS = "loss = F.mse_loss(model(x), y)"
         ("i in range(0, len(batch))", False),
     ],
 )
-def test_micro_batches(turn: str, is_part: bool) -> None:
+def test_micro_batches(loop: str, is_part: bool) -> None:
     def labels(loss: str) -> list[str]:
-        statement = f"x, y = batch[i:i + 4], target[i:i + 4]\n        {loss}" if turn.startswith("i in") else loss
-        return [finding.label for finding in check_source(BATCHES.format(turn=turn, statement=statement))]
+        statement = f"x, y = batch[i:i + 4], target[i:i + 4]\n        {loss}" if loop.startswith("i in") else loss
+        return [finding.label for finding in check_source(BATCHES.format(loop=loop, statement=statement))]
 
     assert labels(LOSS) == (["step@undivided"] if is_part else [])
     assert labels(f"{LOSS} / 4") == []

@@ -84,7 +84,7 @@ def test_softmax_is_float32_on_cuda_and_low_on_the_cpu() -> None:
     assert said(body.format("device"), "AMP505") == []
 
 
-def test_ways_that_meet() -> None:
+def test_paths_that_join() -> None:
     body = """\
 with torch.autocast("cuda", dtype=torch.float16):
     y = layer(x)
@@ -192,7 +192,7 @@ with pytest.raises(TypeError):
         ),
     ],
 )
-def test_a_sum_over_the_turns_of_a_loop(statements: str, lines: list[int]) -> None:
+def test_a_sum_over_the_iterations_of_a_loop(statements: str, lines: list[int]) -> None:
     region = 'with torch.autocast("cuda", dtype=torch.float16):'
     body = ""
     for line in statements.splitlines():

@@ -27,8 +27,8 @@ def train(model, opt, loader):
 FIELDS = "\n    one: object\n    two: object\n"
 
 
-def is_taken_apart(record: str) -> bool:
-    """Return True if the analyzer knows the parts of an object."""
+def has_known_parts(record: str) -> bool:
+    """Return True if the analyzer knows the parts of a record."""
     found = {f.code for f in check_source(PROGRAM.format(record=record), "a.py")}
     return "AMP201" not in found
 
@@ -61,7 +61,7 @@ def is_taken_apart(record: str) -> bool:
     ],
 )
 def test_what_is_a_record(record: str, *, expected: bool) -> None:
-    assert is_taken_apart(record) is expected
+    assert has_known_parts(record) is expected
 
 
 #: The clip of gradients that are still scaled runs only if a setting is on.
@@ -98,6 +98,6 @@ def train(model, opt, loader, settings):
         ("other['clip'] = None", False),
     ],
 )
-def test_an_item_that_a_loop_sets_for_the_next_turn(after: str, *, expected: bool) -> None:
+def test_an_item_that_a_loop_sets_for_the_next_iteration(after: str, *, expected: bool) -> None:
     found = [f.code for f in check_source(SET.format(after=after), "a.py") if f.code == "AMP201"]
     assert found == (["AMP201"] if expected else [])

@@ -68,7 +68,7 @@ if not really:
     scaler.unscale_(optimizer)
 {CLIP}  # AMP201
 """,
-    "eight words of one name are told apart": f"""\
+    "eight words of one name are distinguished": f"""\
 {"".join(f'{"if" if k == 0 else "elif"} limits == {k}:{chr(10)}    mode = "m{k}"{chr(10)}' for k in range(7))}\
 else:
     mode = "m7"
@@ -662,7 +662,7 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
-WHOLE["an attribute that other methods change is another one in the next turn"] = f"""\
+WHOLE["an attribute that other methods change is another one in the next iteration"] = f"""\
 import torch
 
 class Trainer:
@@ -762,7 +762,7 @@ def train(one, two, loader, flag):
         scaler.step(first)
         scaler.update()
 """
-WHOLE["what a generator yields in turn is one of several"] = """\
+WHOLE["what a generator yields one by one is one of several"] = """\
 import torch
 
 def batches(loader, model):
@@ -843,7 +843,7 @@ def train(model, loader, optimizer, k, weight):
             scaler.update()
             optimizer.zero_grad()
 """
-WHOLE["constants of one class that cannot be read exclude one another, those of two do not"] = """\
+WHOLE["constants of one unanalyzed class exclude one another, those of two classes do not"] = """\
 import torch
 from phases import Phase, Stage
 
@@ -1320,7 +1320,7 @@ class Trainer:
 
 Trainer().train(make_model(), make_loader(), make_optimizer())
 """
-WHOLE["gradients are kept apart, or not, no longer than their context lasts"] = """\
+WHOLE["a context that may be no_sync lasts no longer than its block"] = """\
 import contextlib
 
 import torch

@@ -1,4 +1,4 @@
-"""Paths that the search through folders excludes or skips, with reasons, and files that cannot be read."""
+"""Paths that the search through folders excludes or skips, with reasons, and unreadable files."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def walk(
 
 
 class TestLeft:
-    def test_patterns_are_told_with_what_they_leave_out(self, tmp_path: Path) -> None:
+    def test_patterns_are_reported_with_the_paths_that_they_exclude(self, tmp_path: Path) -> None:
         tree(tmp_path, "a.py", "b.py", "c/d.py", "c/e.txt", "b.txt")
         assert walk(tmp_path, "b.*", "c") == (["a.py"], {"excluded": ["b.py", "c"]})
 
-    def test_nothing_is_told_of_what_is_no_source(self, tmp_path: Path) -> None:
+    def test_paths_without_source_are_not_reported(self, tmp_path: Path) -> None:
         tree(tmp_path, "a.py", "b.txt", "__pycache__/c.py", "x.egg-info/d.py")
         assert walk(tmp_path, "*.txt", "__pycache__") == (["a.py"], {})
 
-    def test_what_git_ignores_is_told_unless_git_is_not_asked(self, tmp_path: Path) -> None:
+    def test_paths_that_git_ignores_are_reported_unless_git_is_not_asked(self, tmp_path: Path) -> None:
         subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
         tree(tmp_path, "a.py", "made/b.py", "c_pb2.py")
         (tmp_path / ".gitignore").write_text("made/\n*_pb2.py\n")
@@ -73,7 +73,7 @@ class TestLeft:
         assert walk(tmp_path, gitignore=False) == (["a.py", "c_pb2.py", "made/b.py"], {})
 
     @POSIX
-    def test_links_that_lead_in_a_circle_are_told(self, tmp_path: Path) -> None:
+    def test_links_that_lead_in_a_circle_are_reported(self, tmp_path: Path) -> None:
         tree(tmp_path, "a.py", "b/c.py")
         (tmp_path / "b" / "up").symlink_to(tmp_path)
         (tmp_path / "knot").symlink_to("knot")

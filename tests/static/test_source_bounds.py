@@ -90,7 +90,7 @@ def many_branches(number: int) -> str:
 
 
 @pytest.mark.parametrize(("name", "bound"), [("MOST_SPENT", 1_000), ("MOST_LOOKED", 100)])
-def test_a_function_with_too_many_faults_is_said_to_be_so(
+def test_a_function_beyond_the_bound_is_reported_as_not_checked(
     name: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = many_branches(30)

@@ -326,7 +326,7 @@ class TestSlowGit:
         assert run("echo now") == b"now\n"
         assert run("sleep 0.3; echo later") == b"later\n"
 
-    def test_a_refusal_is_told_from_no_answer(self, run: Callable[[str], bytes]) -> None:
+    def test_a_refusal_is_another_error_than_no_answer(self, run: Callable[[str], bytes]) -> None:
         with pytest.raises(subprocess.CalledProcessError):
             run("echo no; exit 1")
 
@@ -386,7 +386,7 @@ class TestKillAfter:
         assert time.monotonic() - began < 50
 
 
-def test_a_parser_error_without_a_line_is_told_at_the_first_line() -> None:
+def test_a_parser_error_without_a_line_is_reported_at_the_first_line() -> None:
     assert explain_rejection("x = 1\n", ValueError("no text")) == Rejection(1, "no text", "")
     error = SyntaxError("invalid syntax")
     error.lineno = None

@@ -182,14 +182,14 @@ def test_what_a_loop_of_micro_batches_leaves_to_the_step_behind_it(head: str, bo
 
 
 def test_a_loop_in_a_function_that_is_one_step_is_no_loop_of_micro_batches() -> None:
-    turn = RUN.replace("model(part)", "model(torch.randn(8, 8))")
+    forward_and_backward = RUN.replace("model(part)", "model(torch.randn(8, 8))")
     source = f"""\
 import torch
 
 def step(model, optimizer, scaler, k):
     optimizer.zero_grad()
     for j in range(k):
-{indent(turn, "    ")}    scaler.step(optimizer)
+{indent(forward_and_backward, "    ")}    scaler.step(optimizer)
     scaler.update()
 """
     assert check_source(source) == []

@@ -111,7 +111,7 @@ for i, (x, y) in enumerate(loader):
 
 
 @pytest.mark.parametrize("test", ["i % 2 == 0", "flag", "y.sum() > 0"])
-def test_optimizers_that_take_turns(test: str) -> None:
+def test_optimizers_that_alternate(test: str) -> None:
     assert codes(ALTERNATING.format(test=test)) == set()
 
 

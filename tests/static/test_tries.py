@@ -70,7 +70,7 @@ def test_what_one_call_does_wrong_is_found(tmp_path: Path) -> None:
     assert found(tmp_path) == marks(tmp_path) != set()
 
 
-def test_a_test_that_does_the_parts_itself_is_judged(tmp_path: Path) -> None:
+def test_a_test_that_does_the_parts_itself_is_checked(tmp_path: Path) -> None:
     write(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Code that every call in a file turns off: its functions are also analyzed by themselves."""
+"""Code that every call in a file disables: its functions are also analyzed as entry points."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_what_callers_do_is_not_missing(program: str) -> None:
     assert findings == [], shown(findings)
 
 
-def test_calls_of_other_files_turn_it_off_as_well(tmp_path: Path) -> None:
+def test_calls_of_other_files_disable_it_as_well(tmp_path: Path) -> None:
     source = FUNCTION.format(parameter="amp=False", test="amp", unscale="pass", mark="  # AMP201")
     (tmp_path / "steps.py").write_text(source)
     (tmp_path / "main.py").write_text("from steps import train\n\ntrain(a(), b(), c())\ntrain(d(), e(), f())\n")

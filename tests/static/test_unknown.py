@@ -32,7 +32,7 @@ def train(model, loader, criterion, args):
         scaler.update()
         schedule.step()
 """
-WRONG["a generator with a loop that makes an iterator in its first turn"] = """\
+WRONG["a generator with a loop that makes an iterator in its first iteration"] = """\
 import torch
 from torch.nn.utils import clip_grad_norm_
 
@@ -238,29 +238,29 @@ def train(model, optimizer, scaler, loader, criterion):
 GAN = """\
 import torch
 
-def train(maker, judge, maker_optimizer, judge_optimizer, scaler, loader, criterion):
+def train(maker, critic, maker_optimizer, critic_optimizer, scaler, loader, criterion):
     for x in loader:
         with torch.autocast("cuda"):
             made = maker(x)
-            judge_loss = criterion(judge(made.detach()), judge(x))
-        judge_optimizer.zero_grad()
-        {judge}
-        scaler.step(judge_optimizer)
+            critic_loss = criterion(critic(made.detach()), critic(x))
+        critic_optimizer.zero_grad()
+        {critic}
+        scaler.step(critic_optimizer)
         with torch.autocast("cuda"):
-            maker_loss = criterion(judge(made))
+            maker_loss = criterion(critic(made))
         maker_optimizer.zero_grad()
         {maker}
         {step}
         scaler.update()
 """
 WORDS = {
-    "judge": "scaler.scale(judge_loss).backward()",
+    "critic": "scaler.scale(critic_loss).backward()",
     "maker": "scaler.scale(maker_loss).backward()",
     "step": "scaler.step(maker_optimizer)",
 }
 RIGHT["two optimizers, each with a loss of its own"] = GAN.format(**WORDS)
 WRONG["the first of two losses is not scaled"] = GAN.format(
-    **{**WORDS, "judge": "judge_loss.backward()  # AMP203"},
+    **{**WORDS, "critic": "critic_loss.backward()  # AMP203"},
 )
 WRONG["the second of two losses is not scaled"] = GAN.format(
     **{**WORDS, "maker": "maker_loss.backward()  # AMP203"},
@@ -713,7 +713,7 @@ MADE = "loss = self.network(x).sum()"
         pytest.param("loss", "pass", "pass", set(), id="who makes the loss clears before"),
     ],
 )
-def test_one_turn_in_each_call(given: str, clear: str, made: str, expected: set[tuple[str, bool]]) -> None:
+def test_one_iteration_in_each_call(given: str, clear: str, made: str, expected: set[tuple[str, bool]]) -> None:
     found = check_source(ONE_CALL.format(given=given, clear=clear, made=made))
     assert {(finding.code, finding.certain) for finding in found if finding.code != "AMP110"} == expected
 

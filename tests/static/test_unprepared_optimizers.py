@@ -101,8 +101,8 @@ def test_fabric_steps_what_its_setup_returns() -> None:
     assert labels(wrong) == [("plain-step@scaled-framework", True)]
     right = FABRIC.format(made=indent(ADAM + "model, optimizer = fabric.setup(model, optimizer)", "    "))
     assert labels(right) == []
-    apart = indent(ADAM + "model = fabric.setup(model)\noptimizer = fabric.setup_optimizers(optimizer)", "    ")
-    assert labels(FABRIC.format(made=apart)) == []
+    separately = indent(ADAM + "model = fabric.setup(model)\noptimizer = fabric.setup_optimizers(optimizer)", "    ")
+    assert labels(FABRIC.format(made=separately)) == []
 
 
 def test_another_method_prepares() -> None:

@@ -410,7 +410,7 @@ BRANCHES = {
 
 @pytest.mark.parametrize("right", [False, True], ids=["wrong", "right"])
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_steps_that_one_branch_turns_off(tmp_path: Path, branch: str, right: bool) -> None:
+def test_steps_that_one_branch_disables(tmp_path: Path, branch: str, right: bool) -> None:
     flag, start = BRANCHES[branch]
     step = f"for x in loader:\n    if {flag}:\n        STEP\n"
     text = (

@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-TURN = """\
+TRAINING = """\
 import torch
 
 class Kit:
@@ -41,8 +41,8 @@ for name, before, first, second, one in (
     ("dicts with sixteen keys", "", f"{{{KEYS}}}", f"{{{KEYS}}}", True),
     ("one comparison", "a, b = x.a > 3, x.a > 3", "a", "b", True),
     ("two comparisons", "a, b = x.a > 3, x.b > 3", "a", "b", False),
-    ("one thing in two lists", "", "[optimizer]", "[optimizer]", True),
-    ("a thing and an object in two lists", "", "[optimizer]", "[Kit()]", False),
+    ("one object in two lists", "", "[optimizer]", "[optimizer]", True),
+    ("two objects in two lists", "", "[optimizer]", "[Kit()]", False),
     ("dicts of the same", "", "{'a': {'b': {'c': x}}}", "{'a': {'b': {'c': x}}}", True),
     ("dicts of others", "", "{'a': x}", "{'a': loss}", False),
     ("dicts with other keys", "", "{'a': x}", "{'b': x}", False),
@@ -52,7 +52,7 @@ for name, before, first, second, one in (
 ):
     mark = "" if one else "  # AMP201"
     asked = f"if ready({first}):\n    scaler.unscale_(optimizer)\nif ready({second}):\n    {CLIP}{mark}\n"
-    PROGRAMS[f"questions about {name}"] = TURN.format(between=indent(f"{before}\n{asked}", "        "))
+    PROGRAMS[f"questions about {name}"] = TRAINING.format(between=indent(f"{before}\n{asked}", "        "))
 
 UNSCALE = "scaler.unscale_(optimizer)"
 for name, between in (
@@ -125,7 +125,7 @@ for g in [p.grad for p in model.parameters()]:
 """,
     ),
 ):
-    PROGRAMS[name] = TURN.format(between=indent(between, "        "))
+    PROGRAMS[name] = TRAINING.format(between=indent(between, "        "))
 
 ITEMS = """\
 import torch

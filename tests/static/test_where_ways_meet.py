@@ -13,7 +13,7 @@ CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 PROGRAMS: dict[str, str] = {}
 
 #: One training iteration with a placeholder between backward and step.
-TURN = """\
+TRAINING = """\
 import torch
 
 def check(flag, scaler, optimizer):
@@ -62,10 +62,10 @@ for name, ends, between in (
         "extra = clip.total if early else p.data\nextra.backward()  # AMP203\n",
     ),
 ):
-    PROGRAMS[name] = TURN.format(ends=ends, between=indent(between, "        "))
+    PROGRAMS[name] = TRAINING.format(ends=ends, between=indent(between, "        "))
 
 #: An iteration either accumulates or clips and steps: a mistake if the same condition may have another value.
-TURNS = """\
+ACCUMULATING = """\
 import torch
 
 def train(model, loader, optimizer, ready, k, flag):
@@ -84,16 +84,18 @@ def train(model, loader, optimizer, ready, k, flag):
             optimizer.zero_grad()
 """
 for name, first, test, wrong in (
-    ("an argument is the same in each turn", "print(x)", "flag", False),
-    ("an answer of unknown code is another one in each turn", "print(x)", "ready()", True),
-    ("what is of this turn on one way", "phase = x.phase if flag else 0", "phase > 2", True),
-    ("what is of this turn on the other way", "phase = 0 if flag else x.phase", "phase > 2", True),
-    ("what is of no turn on both ways", "phase = k if flag else 0", "phase > 2", False),
+    ("an argument is the same in each iteration", "print(x)", "flag", False),
+    ("an answer of unknown code is another one in each iteration", "print(x)", "ready()", True),
+    ("what is of this iteration on one way", "phase = x.phase if flag else 0", "phase > 2", True),
+    ("what is of this iteration on the other way", "phase = 0 if flag else x.phase", "phase > 2", True),
+    ("what is of no iteration on both ways", "phase = k if flag else 0", "phase > 2", False),
     ("a dict that unknown code may fill", "ready(held)", "held", True),
-    ("a number of which one part is of this turn", "print(x)", "k + x.size > 2", True),
-    ("a number of which no part is of this turn", "print(x)", "k + flag > 2", False),
+    ("a number of which one part is of this iteration", "print(x)", "k + x.size > 2", True),
+    ("a number of which no part is of this iteration", "print(x)", "k + flag > 2", False),
 ):
-    PROGRAMS[f"asked in each turn: {name}"] = TURNS.format(first=first, test=test, mark="  # AMP201" if wrong else "")
+    PROGRAMS[f"asked in each iteration: {name}"] = ACCUMULATING.format(
+        first=first, test=test, mark="  # AMP201" if wrong else ""
+    )
 
 CONTEXT = """\
 import torch

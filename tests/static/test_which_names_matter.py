@@ -27,7 +27,7 @@ def uses(m, i):
 """
 
 
-def matters(
+def is_relevant(
     root: Path, tools: str, imports: str = "from tools import run", call: str = "run", at: str = "a.py"
 ) -> bool:
     """Check a file beside other files. Return True if the call of an imported name may be relevant."""
@@ -173,9 +173,9 @@ def test_a_name_by_what_defines_it(tmp_path: Path, how: str, *, package: bool) -
     if package:
         # The re-exporting package is asked for the name first, and then the file that defines it.
         tree = tool(text) + "=== all/__init__.py\nfrom tools import run\n"
-        assert matters(tmp_path, tree, "from all import run") is expected
+        assert is_relevant(tmp_path, tree, "from all import run") is expected
     else:
-        assert matters(tmp_path, tool(text)) is expected
+        assert is_relevant(tmp_path, tool(text)) is expected
 
 
 BACK, SHOW = "def run(m):\n    m.backward()\n", "def run(m):\n    print(m)\n"
@@ -237,7 +237,7 @@ def test_what_an_import_leads_to(
     tmp_path: Path, imports: str, call: str, files: dict[str, str], *, expected: bool
 ) -> None:
     tree = "".join(f"=== {name}\n{text}" for name, text in files.items())
-    assert matters(tmp_path, tree, imports, call) is expected
+    assert is_relevant(tmp_path, tree, imports, call) is expected
 
 
 #: Base classes for a class in a file without training. The analyzed methods belong to the file of the base.

@@ -159,7 +159,7 @@ TREES = {
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
         """,
-    "cleared in each turn of a loop around the micro-batches": """
+    "cleared in each iteration of a loop around the micro-batches": """
         === train.py
         import torch
 
@@ -175,7 +175,7 @@ TREES = {
                 scaler.step(optimizer)
                 scaler.update()
         """,
-    "cleared in the first turn of an epoch, and where a window ends": """
+    "cleared in the first iteration of an epoch, and where a window ends": """
         === train.py
         import torch
 

@@ -8,7 +8,7 @@ class Brain:
     def __init__(self, model, optimizers, k):
         self.model, self.optimizers, self.k = model, optimizers, k
         self.scaler = torch.amp.GradScaler("cuda")
-        self.turn = 0
+        self.iteration = 0
 
     @contextmanager
     def no_sync(self, use):
@@ -20,7 +20,7 @@ class Brain:
             yield
 
     def batch(self, x, y):
-        last = self.turn % self.k == 0
+        last = self.iteration % self.k == 0
         with self.no_sync(not last):
             with torch.autocast("cuda"):
                 loss = (self.model(x) - y).square().mean()
@@ -39,5 +39,5 @@ class Brain:
 
     def fit(self, loader):
         for x, y in loader:
-            self.turn += 1
+            self.iteration += 1
             self.batch(x, y)

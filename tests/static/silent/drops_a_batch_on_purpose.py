@@ -1,4 +1,4 @@
-# No AMP215: gradients that are too large are thrown away, and the scaler's turn is ended all the same.
+# No AMP215: gradients that are too large are dropped, and the scaler is updated all the same.
 import torch
 
 model = torch.nn.Linear(4, 1)

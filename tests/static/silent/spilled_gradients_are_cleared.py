@@ -1,4 +1,4 @@
-# No AMP304: what a critic's loss leaves in the generator, which steps at every fifth turn, is thrown away on purpose.
+# No AMP304: what a critic's loss leaves in the generator, which steps at every fifth iteration, is thrown away on purpose.
 from accelerate import Accelerator
 
 from models import Pair
@@ -12,7 +12,7 @@ class Trainer:
         self.opt_generator, self.opt_critic = optimizers
         self.every, self.loader, self.step = args.every, loader, 0
 
-    def turn(self):
+    def iterate(self):
         generates = self.step % self.every == 0
         losses = self.pair(next(self.loader), generates=generates)
         if generates:
@@ -27,5 +27,5 @@ class Trainer:
 
     def train(self, steps):
         while self.step < steps:
-            self.turn()
+            self.iterate()
             self.step += 1
