@@ -18,7 +18,7 @@ SOURCE = '''\
 LIMIT = 3 + 4
 
 
-def told(count: "int" = 1, *found) -> "str":
+def up_to_five(count: "int" = 1, *found) -> "str":
     """And so is this."""
     assert count != 8
     if not found and count < LIMIT:
@@ -49,8 +49,8 @@ def results(switch: Any) -> tuple[Any, ...]:
     BITES["switched"](tree, enumerate(BITES["mutants"]("source.py", tree)))
     names = {BITES["SWITCH"]: switch}
     exec(compile(tree, "source.py", "exec"), names)  # noqa: S102 - what is compiled here
-    told: Any = names["told"]
-    return told(2), told(2, 5), told(2, 4)
+    up_to_five: Any = names["up_to_five"]
+    return up_to_five(2), up_to_five(2, 5), up_to_five(2, 4)
 
 
 def test_every_change_that_fits_is_made_in_functions_alone() -> None:
@@ -61,7 +61,7 @@ def test_every_change_that_fits_is_made_in_functions_alone() -> None:
     assert made == [(line, kind, new) for line, kind, new, _ in CHANGES]
 
 
-def test_a_switch_turns_one_change_on() -> None:
+def test_a_switch_enables_one_change() -> None:
     assert results(lambda number: False) == ("3", [], [4])
     for number, (*_, expected) in enumerate(CHANGES):
         assert results(lambda asked, number=number: asked == number) == expected, number

@@ -25,7 +25,7 @@ def test_what_is_left_is_whole(kind: str) -> None:
     assert outcome.trials == 1
 
 
-def test_what_is_no_longer_whole_is_told(tmp_path: Path) -> None:
+def test_a_damaged_project_is_detected(tmp_path: Path) -> None:
     """The checks of a trial detect incomplete files, other modes and leftover files."""
     folder = SCRIPT["project"](tmp_path / "project", 3)
     outcome = SCRIPT["Outcome"]()

@@ -193,7 +193,7 @@ def test_a_wrong_script_of_a_rule_has_a_right_one_beside_it() -> None:
         right = [path.with_name(path.stem.removesuffix("_bad") + "_good.py") for path in wrong]
         if wrong and not any(path.exists() for path in right):
             alone.append(code)
-    assert alone == [], "no script shows how these are put right"
+    assert alone == [], "no script shows the fix of these mistakes"
 
 
 def test_headline_has_its_four_mistakes() -> None:

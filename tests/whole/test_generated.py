@@ -113,7 +113,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    "an optimizer is stepped in every turn, and unscaled before some of the backwards": f"""\
+    "an optimizer is stepped in every iteration, and unscaled before some of the backwards": f"""\
 {ONE}
 for i, (x, y) in enumerate(batches):
 {FORWARD}
@@ -140,7 +140,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    "two losses of a window feed one optimizer by turns": f"""\
+    "two losses of a window alternate, with gradients for one optimizer": f"""\
 {TWO}
 for i, (x, y) in enumerate(batches):
     if (i + 1) % 3 == 0:

@@ -37,7 +37,7 @@ SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTUR
 #: Rules about source text, which a run does not have.
 OF_TEXT = {"AMP902", "AMP903", "AMP904"}
 EXAMPLES = [(code, kind) for code in RULES if code not in OF_TEXT for kind in ("bad", "good")]
-LOOK_ALIKES = sample(
+NEGATIVE_EXAMPLES = sample(
     [
         (code, number)
         for code, rule in RULES.items()
@@ -315,10 +315,10 @@ def play(script: Path) -> None:
 
 
 @pytest.mark.long
-def test_runs_of_look_alikes_stay_silent_and_most_run_to_their_end(tmp_path: Path) -> None:
+def test_runs_of_negative_examples_stay_silent_and_most_run_to_their_end(tmp_path: Path) -> None:
     """One test, because the number of runs that end is a property of all. A failure names each wrong example."""
     wrong, ended = [], 0
-    for code, number in LOOK_ALIKES:
+    for code, number in NEGATIVE_EXAMPLES:
         reason, source = negative_examples(RULES[code])[number]
         script = tmp_path / f"{code}_{number}.py"
         script.write_text(source, encoding="utf-8")
@@ -327,9 +327,9 @@ def test_runs_of_look_alikes_stay_silent_and_most_run_to_their_end(tmp_path: Pat
         found = [finding for finding in run.findings if finding.code == code]
         if run.failure is not None or found:
             wrong.append(f"{code}: {reason}\n{run.failure!r}\n{shown(found)}")
-    print(ended, "of", len(LOOK_ALIKES), "look-alikes run")  # noqa: T201 - shown by -rP
+    print(ended, "of", len(NEGATIVE_EXAMPLES), "negative examples run")  # noqa: T201 - shown by -rP
     assert not wrong, "\n".join(wrong)
-    assert ended >= RUNNABLE * len(LOOK_ALIKES)
+    assert ended >= RUNNABLE * len(NEGATIVE_EXAMPLES)
 
 
 @pytest.mark.parametrize("program", GIVEN_UP, ids=[program.name for program in GIVEN_UP])

@@ -45,12 +45,12 @@ def test_the_good_example_gives_nothing(rule: Rule) -> None:
 
 
 @every_rule
-def test_look_alikes_stay_silent(rule: Rule) -> None:
+def test_negative_examples_stay_silent(rule: Rule) -> None:
     """A failure names every negative example of the rule that has a finding."""
     settings = Settings(select=frozenset({rule.code}))
     found = {
         reason: shown(findings)
         for reason, source in negative_examples(rule)
-        if (findings := check_source(source, "look_alike.py", settings))
+        if (findings := check_source(source, "negative_example.py", settings))
     }
     assert found == {}

@@ -69,7 +69,7 @@ def test_in_float32_every_size_is_as_good(tmp_path: Path) -> None:
     assert_reported(source.replace("dtype=torch.bfloat16", "enabled=False"), tmp_path)
 
 
-def test_rows_are_told_of_where_the_layers_are_right(tmp_path: Path) -> None:
+def test_rows_are_reported_where_the_layers_are_right(tmp_path: Path) -> None:
     source = f"{HEAD}model = nn.Linear(136, 136)\n{LOOP.replace('X', 'torch.randn(150, 136)')}"
     assert_reported(source.replace("backward()", "backward()  # runtime-only: AMP702 of data"), tmp_path)
 

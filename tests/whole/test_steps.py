@@ -199,7 +199,7 @@ def test_what_is_bounded_is_in_use_and_would_grow() -> None:
         (rb"from[ \t]+(\.*)((?:\w[\w.]*)?)[ \t]+import", 0),
     ],
 )
-def test_what_is_not_linear_is_told(pattern: str | bytes, flags: int) -> None:
+def test_a_pattern_that_is_not_linear_is_detected(pattern: str | bytes, flags: int) -> None:
     assert ratio(pattern, flags, fixed=False)[0] > LINEAR
 
 
