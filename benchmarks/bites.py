@@ -347,7 +347,7 @@ class _Switched(ast.NodeTransformer):
 
 
 def switched(tree: ast.Module, chosen: Iterable[tuple[int, Mutant]]) -> ast.Module:
-    """Insert mutants into a tree in place. The function ``SWITCH`` turns a mutant on."""
+    """Insert mutants into a tree in place. The function ``SWITCH`` enables a mutant."""
     by_node: dict[int, list[tuple[int, Mutant]]] = defaultdict(list)
     for number, mutant in chosen:
         by_node[id(mutant.node)].append((number, mutant))
@@ -626,7 +626,7 @@ class Bites:
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
             status = act()
-        except BaseException:  # noqa: BLE001 - it is told in the process that waits for this one
+        except BaseException:  # noqa: BLE001 - it is reported in the process that waits for this one
             (folder / "error").write_text(traceback.format_exc(), encoding="utf-8")
         finally:
             os._exit(status)

@@ -384,8 +384,8 @@ def _compressed(rank: int, wrong: bool) -> torch.Tensor:
 def left_out(wrong: bool) -> Figures:
     averages = _ranks("left-out", wrong)[0]
     own = torch.arange(1.0, len(averages) + 1)
-    apart = (averages != own) & averages.isfinite()
-    return {"batches whose gradients were averaged with those of another batch": apart.sum().item()}
+    foreign = (averages != own) & averages.isfinite()
+    return {"batches whose gradients were averaged with those of another batch": foreign.sum().item()}
 
 
 def _left_out(rank: int, wrong: bool) -> torch.Tensor:

@@ -167,7 +167,7 @@ def killed(argv: Sequence[str], name: str, chance: random.Random, trials: int, f
         what = f"{' '.join(argv[:3])}, {name}, trial {trial}"
         project(folder)
         done, left = _struck(folder, argv, name, chance.uniform(0, seconds))
-        _judge(outcome, what, done, whole, name, script=argv[0] == "run")
+        _check_end(outcome, what, done, whole, name, script=argv[0] == "run")
         outcome.expect(not left, f"{what}: processes {left} are left")
         look(folder, outcome, what, parts=name == "SIGKILL")
         again = amp_check(folder, *argv)
@@ -198,7 +198,7 @@ def _struck(folder: Path, argv: Sequence[str], name: str, seconds: float) -> tup
     return Done(process.returncode, out, err), left
 
 
-def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, script: bool) -> None:
+def _check_end(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, script: bool) -> None:
     number = getattr(signal, name)
     outcome.expect(is_quiet(done), f"{what}: {done.err[-300:]!r}")
     if name == "SIGINT" and not done.out and _ended_in_startup(done.err):
@@ -213,8 +213,8 @@ def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, s
         outcome.seen["met Python or the script"] += 1
     elif script and name == "SIGTERM" and not done.err:
         # The script ends like a script that exits by itself, and the findings up to that moment are reported.
-        outcome.seen["ended the script, which was told of"] += 1
-        outcome.expect(done.code == 128 + number and bool(done.out), f"{what}: {done.code}, and nothing was told")
+        outcome.seen["ended the script and reported the end"] += 1
+        outcome.expect(done.code == 128 + number and bool(done.out), f"{what}: {done.code}, and nothing was reported")
     else:
         said = LINES.get(done.code) == done.err or (script and "KeyboardInterrupt" in done.err)
         outcome.expect(done.code == 128 + number and said, f"{what}: it ended with {done.code} and {done.err[-200:]!r}")
@@ -395,8 +395,8 @@ def few_files(chance: random.Random, trials: int, folder: Path) -> Outcome:
     return outcome
 
 
-Fault = Callable[[random.Random, int, Path], Outcome]
-FAULTS: dict[str, Fault] = {
+Injection = Callable[[random.Random, int, Path], Outcome]
+INJECTIONS: dict[str, Injection] = {
     **{
         f"{kind}, {name}": (lambda chance, trials, folder, a=argv, n=name: killed(a, n, chance, trials, folder))  # type: ignore[misc]
         for kind, argv in (("check", CHECK), ("fix", FIX), ("run", ("run", "train.py")))
@@ -416,14 +416,14 @@ def tried(name: str, seed: int, trials: int) -> Outcome:
     """Run the trials of one kind. The trials depend only on seed and kind."""
     with tempfile.TemporaryDirectory(prefix="amp-fault-injection-") as made:
         chance = random.Random(f"{seed} {name}")  # noqa: S311 - moments, not secrets
-        return FAULTS[name](chance, trials, Path(made, "project"))
+        return INJECTIONS[name](chance, trials, Path(made, "project"))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=20, help="of each kind")
-    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--only", nargs="+", choices=INJECTIONS, default=list(INJECTIONS))
     given = parser.parse_args()
     failures: list[str] = []
     print(f"Seed {given.seed}.\n\n| fault | trials | failures | seen |\n| --- | ---: | ---: | --- |")

@@ -42,7 +42,7 @@ for place in (ROOT, ROOT / "benchmarks"):
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
 
-from fuzzing import Corpus, Input, corpus, made, spoilt  # noqa: E402
+from fuzzing import Corpus, Input, corpus, corrupted, made  # noqa: E402
 
 from pytest_amp_check.frontends import options  # noqa: E402
 from pytest_amp_check.protocol.finding import Finding  # noqa: E402
@@ -62,7 +62,7 @@ PATIENCE = 600.0
 #: Two hash seeds with different orders of string sets.
 HASHES = ("1", "20")
 #: Separator between the findings of an input and the text after the fixes.
-FIXED = "\n-- put right:\n"
+FIXED = "\n-- fixed:\n"
 EVERYTHING = Settings(select=frozenset(RULES))
 
 
@@ -168,7 +168,7 @@ def _cached(given: Input, path: Path, folder: Path) -> str:
     expected = _reported(check_paths([str(folder)], settings).findings)
     check_paths([str(folder)], settings, cache=str(cache))
     for kept in cache.glob("*.json"):
-        text = spoilt(kept.read_text(encoding="utf-8"), given.data.split(b"\n", 1)[0].decode())
+        text = corrupted(kept.read_text(encoding="utf-8"), given.data.split(b"\n", 1)[0].decode())
         kept.write_text(text, encoding="utf-8", errors="surrogatepass")
         try:
             json.loads(text)
@@ -312,7 +312,7 @@ class Tally:
     def lines(self) -> Iterator[str]:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(self.kinds.items()))
         yield f"{sum(self.kinds.values()):,} inputs: {kinds}"
-        yield f"{self.found:,} with findings, {self.unread:,} that cannot be read, {self.fixed:,} put right"
+        yield f"{self.found:,} with findings, {self.unread:,} unreadable, {self.fixed:,} fixed"
         yield f"{len(self.failures)} failures, {self.seconds:.0f} s of processor time"
         yield f"longest: {self.longest[0]:.1f} s of processor time (input {self.longest[1]})"
 

@@ -199,16 +199,16 @@ def _characters(chance: random.Random, text: str, programs: Sequence[str]) -> st
 def _repeated(chance: random.Random, text: str, programs: Sequence[str]) -> str:
     """Insert many copies of a few characters, from the text or from the targets of patterns."""
     at = chance.randint(0, len(text))
-    pieces = (
+    fragments = (
         text[at : at + chance.randint(1, 12)],
         chance.choice(WORDS),
         chance.choice(PRAGMAS),
         chance.choice(CHARACTERS),
     )
-    piece = chance.choice((*pieces, chance.choice(" \t#,=([{<>'\"`~*?%!\\")))
+    fragment = chance.choice((*fragments, chance.choice(" \t#,=([{<>'\"`~*?%!\\")))
     if chance.random() < 0.5:
-        piece = piece.replace("\n", " ")
-    return text[:at] + piece * (chance.choice((100, 1_000, 5_000)) // max(len(piece), 1)) + text[at:]
+        fragment = fragment.replace("\n", " ")
+    return text[:at] + fragment * (chance.choice((100, 1_000, 5_000)) // max(len(fragment), 1)) + text[at:]
 
 
 def _nested(chance: random.Random, text: str, programs: Sequence[str]) -> str:
@@ -410,7 +410,7 @@ def _cached(chance: random.Random, made_of: Corpus) -> Input:
     return Input("cache", "train.py", program.encode("utf-8", "surrogatepass"))
 
 
-def spoilt(text: str, seed: str) -> str:
+def corrupted(text: str, seed: str) -> str:
     """Return the text of a cache with random changes."""
     chance = random.Random(seed)  # noqa: S311 - it is made again from the same seed
     for _ in range(chance.randint(1, 3)):

@@ -275,14 +275,14 @@ def table(name: str, what: str, texts: dict[str, str]) -> list[str]:
 
 def written(code: str, text: str) -> list[str]:
     """Return the source lines of one entry of the table."""
-    parts = [json.dumps(part, ensure_ascii=False) for part in pieces(text)]
+    parts = [json.dumps(part, ensure_ascii=False) for part in split_text(text)]
     line = f'    "{code}": {parts[0]},'
     if len(parts) == 1 and len(line) <= LINE:
         return [line]
     return [f'    "{code}": (', *(f"        {part}" for part in parts), "    ),"]
 
 
-def pieces(text: str) -> list[str]:
+def split_text(text: str) -> list[str]:
     """Split a text into parts of one line each. A text that fits into a line is not split."""
     if len(json.dumps(text, ensure_ascii=False)) + 8 <= LINE:
         return [text]

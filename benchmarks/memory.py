@@ -99,7 +99,7 @@ def against_storages() -> None:
 
 def cost(pairs: int) -> None:
     """Print the time of a step with and without memory measurement."""
-    print("Cost of measuring: milliseconds of a step without and with, medians of pairs in turns")
+    print("Cost of measuring: milliseconds of a step without and with, medians of pairs that alternate")
     for program in PROGRAMS:
         trained = build(program, "cpu", "float32")
 
@@ -141,7 +141,7 @@ def against_cuda() -> None:
     if not torch.cuda.is_available():
         print("No CUDA device: estimates are not compared with its allocator")
         return
-    print(f"On {torch.cuda.get_device_name()}: the allocator's peak, and what was told")
+    print(f"On {torch.cuda.get_device_name()}: the allocator's peak, and the errors of measurement and estimate")
     for program in PROGRAMS:
         for precision in PRECISIONS:
             before = torch.cuda.memory_allocated()
@@ -152,7 +152,7 @@ def against_cuda() -> None:
             real = torch.cuda.max_memory_allocated() - before
             with measure_memory(trained.model, trained.optimizer) as memory:
                 step(trained, "cuda", precision)
-            told = memory.peak - before
+            measured = memory.peak - before
             del trained
             with estimate_memory() as estimated:
                 trained = build(program, "cuda", precision)
@@ -161,7 +161,7 @@ def against_cuda() -> None:
             del trained
             print(
                 f"  {program:<12} {precision:<9} {format_size(real):>12}"
-                f"  measured {told / real - 1:+.1%}  estimated {estimated.peak / real - 1:+.1%}"
+                f"  measured {measured / real - 1:+.1%}  estimated {estimated.peak / real - 1:+.1%}"
                 f"  (not of tensors: {format_size(memory.at_peak.get('workspace', 0))})"
             )
 

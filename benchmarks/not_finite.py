@@ -234,8 +234,7 @@ COUNTS = {
 def places(seed: int) -> list[Place]:
     """Draw forty locations, so that each architecture and each kind has its share."""
     draw = random.Random(seed)  # noqa: S311 - a benchmark
-    chosen = []
-    turn = 0
+    chosen: list[Place] = []
     for kind, count in COUNTS.items():
         only = {"statistic": WITH_STATISTICS, "embedding": WITH_EMBEDDINGS, "input": WITH_BATCHES}.get(kind)
         names = list(only or ARCHITECTURES)
@@ -243,8 +242,7 @@ def places(seed: int) -> list[Place]:
         for number in range(count):
             what = KINDS[kind][number % len(KINDS[kind])]
             scaler = kind in ("op", "loss", "dtype", "input", "mask") and draw.random() < 0.5
-            chosen.append(Place(names[turn % len(names)], kind, what, scaler))
-            turn += 1
+            chosen.append(Place(names[len(chosen) % len(names)], kind, what, scaler))
     return chosen
 
 
@@ -392,7 +390,7 @@ def others(seed: int, only: str) -> Iterator[str]:
             if seen is not None:
                 noticed += 1
                 module += seen.module is not None and seen.module == training.module
-                # Weights that a step has spoilt show in the next step.
+                # Weights that a step has made non-finite show in the next step.
                 step += seen.step == training.step + (place.kind in ("state", "rate"))
                 line += due is not None and seen.line == (__file__, due)
         clean = [
@@ -437,7 +435,7 @@ def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
             x, y = torch.randn(64, width), torch.randint(0, 10, (64,))
 
             def step() -> None:
-                optimizer.zero_grad()  # noqa: B023 - called before the next turn
+                optimizer.zero_grad()  # noqa: B023 - called before the next iteration
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss = functional.cross_entropy(model(x), y)  # noqa: B023
                 torch.autograd.backward(scaler.scale(loss))  # noqa: B023

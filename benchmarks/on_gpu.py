@@ -151,7 +151,7 @@ def _run(chosen: Sequence[str], results: Results, environment: dict[str, str], *
     for name in PARTS:
         if name in chosen:
             ended = _watch(name, results, environment, dry=dry)
-            results.judge(claim for claim in claims if claim.part == name)
+            results.check(claim for claim in claims if claim.part == name)
             results.write()
             taken = results.parts[name]["seconds"]
             print(f"{name}: {ended}, {len(results.of(name))} rows in {taken:.0f} s", flush=True)

@@ -76,8 +76,8 @@ def compare(
         run(second, codes)
     samples: list[tuple[Run, Run]] = []
     for _ in range(pairs):
-        turns = [(run(first, codes), run(second, codes)) for _ in range(times)]
-        samples.append((_mean(a for a, _ in turns), _mean(b for _, b in turns)))
+        repeats = [(run(first, codes), run(second, codes)) for _ in range(times)]
+        samples.append((_mean(a for a, _ in repeats), _mean(b for _, b in repeats)))
     ratios = [a.seconds / b.seconds for a, b in samples]
     return Timing(
         statistics.median(a.seconds for a, _ in samples),

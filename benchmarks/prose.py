@@ -624,7 +624,7 @@ def glossary_counts(files: list[tuple[str, Path]], glossary: Path) -> dict[str, 
         idents: Counter[str] = Counter()
         prose = text
         if path.suffix == ".py":
-            pieces = []
+            fragments = []
             try:
                 for token in tokenize.generate_tokens(io.StringIO(text).readline):
                     if token.type == tokenize.NAME:
@@ -632,10 +632,10 @@ def glossary_counts(files: list[tuple[str, Path]], glossary: Path) -> dict[str, 
                     elif token.type in (tokenize.STRING, tokenize.COMMENT) or tokenize.tok_name[token.type].startswith(
                         "FSTRING_M"
                     ):
-                        pieces.append(token.string)
+                        fragments.append(token.string)
             except (tokenize.TokenError, IndentationError):
                 pass
-            prose = "\n".join(pieces)
+            prose = "\n".join(fragments)
         for old, scope in rows:
             n = 0
             if scope in {"ident", "both"} and " " not in old:

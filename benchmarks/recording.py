@@ -63,8 +63,8 @@ def milliseconds(step: Callable[[], None], times: int, warm: int) -> float:
     The recorder analyzes each source line at its first use.
     """
     start = 0.0
-    for turn in range(warm + times):
-        if turn == warm:
+    for index in range(warm + times):
+        if index == warm:
             start = time.thread_time()
         step()
     return (time.thread_time() - start) / times * 1000
@@ -124,13 +124,13 @@ def main() -> None:
             kinds[f"with {part}"] = lambda part=part: recorded(record, {part: True})  # type: ignore[misc]
     order = random.Random(0)  # noqa: S311 - the same each time
     times: dict[str, list[float]] = {name: [] for name in ("without", *kinds)}
-    for turn in range(options.pairs):
+    for pair in range(options.pairs):
         # Recordings with parts take long and differ by more, so they need fewer pairs.
-        turns = {name: run for name, run in kinds.items() if not name.startswith("with ") or turn % 4 == 0}
-        names = ["without", *turns]
+        measured = {name: run for name, run in kinds.items() if not name.startswith("with ") or pair % 4 == 0}
+        names = ["without", *measured]
         order.shuffle(names)
         for name in names:
-            times[name].append(turns[name]() if name in turns else without())
+            times[name].append(measured[name]() if name in measured else without())
     bare = times["without"]
     print(f"a step without takes {statistics.median(bare):.2f} ms")
     for name in kinds:

@@ -257,7 +257,7 @@ def main() -> None:
             only_alone(checkout.resolve(), given.alone)
         return
     print(
-        "| project | findings: check / commit / pytest | the same | with a baseline | mistakes that all doors name "
+        "| project | findings: check / commit / pytest | the same | with a baseline | mistakes that all frontends name "
         "| files by name |"
     )
     print("| --- | --- | --- | --- | --- | --- |")

@@ -48,7 +48,7 @@ def _seconds(step: Callable[[], object], times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _lasting(milliseconds: float, device: str) -> Trainer:
+def _trainer_of_duration(milliseconds: float, device: str) -> Trainer:
     """Return a trainer whose step takes ``milliseconds`` on this machine, by growing its batch."""
     rows = 64
     while True:
@@ -71,7 +71,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
             return
         for milliseconds in MILLISECONDS:
             names = [*PARTS] if milliseconds == EACH else ["plain"]
-            yield from _times(f"{milliseconds} ms", _lasting(milliseconds, device), PAIRS, names)
+            yield from _times(f"{milliseconds} ms", _trainer_of_duration(milliseconds, device), PAIRS, names)
 
 
 def _times(what: str, trainer: Trainer, pairs: int, names: list[str]) -> Iterator[Row]:

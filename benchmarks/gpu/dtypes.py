@@ -112,7 +112,7 @@ Seen = dict[tuple[str, str], Dtypes]
 def seen(half: torch.dtype, device: str, region: Region, *, gradients: bool) -> Seen:
     """Return result dtypes by kind and op: "forward", "backward", and "inputs" of the backward.
 
-    ``region`` turns autocast on. Without ``gradients``, modules are skipped, because their parameters require
+    ``region`` enables autocast. Without ``gradients``, modules are skipped, because their parameters require
     gradients.
     """
     found: Seen = {}
@@ -184,12 +184,12 @@ def rows(*, dry: bool) -> Iterator[Row]:
             real = reference(half, dry=dry)
             with on("emulated"):
                 emulated = seen(half, "cpu", partial(torch.autocast, "cuda", half), gradients=True)
-        for (kind, name), told in emulated.items():
+        for (kind, name), results in emulated.items():
             if kind in ("inputs", "table"):
                 continue
             expected = _expected(emulated, real, kind, name) if dry else real.get((kind, name), [])
-            agrees = told == (["NotImplementedError"] if name in OF_CUDNN else expected)
-            shown = f"CUDA {', '.join(expected)}; emulated {', '.join(told)}"
+            agrees = results == (["NotImplementedError"] if name in OF_CUDNN else expected)
+            shown = f"CUDA {', '.join(expected)}; emulated {', '.join(results)}"
             yield {"kind": kind, "what": f"{name}, {_name(half)}", "agrees": agrees, "dtypes": shown}
 
 

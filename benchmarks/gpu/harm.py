@@ -39,11 +39,11 @@ def rows(*, dry: bool) -> Iterator[Row]:
         bad, good = (
             harm.run(to_cuda(source), around) for source in (RULES[code].bad_example, RULES[code].good_example)
         )
-        told = harm.sentence(bad, good)
+        sentence = harm.sentence(bad, good)
         yield {
             "kind": "harm",
             "what": code,
-            "agrees": bool(told) != (code in OTHERWISE),
-            "seen": told or OTHERWISE.get(code, f"nothing differs ({bad.error or 'no error'})"),
+            "agrees": bool(sentence) != (code in OTHERWISE),
+            "seen": sentence or OTHERWISE.get(code, f"nothing differs ({bad.error or 'no error'})"),
             "on the CPU": MEASURED[code],
         }

@@ -130,21 +130,21 @@ def _run(case: Case, steps: int) -> tuple[nn.Module, torch.optim.Optimizer, Call
     return model, chosen, step
 
 
-class Told(NamedTuple):
+class Estimate(NamedTuple):
     """An estimate: peak in bytes, and by category."""
 
     peak: int
     at_peak: dict[str, int]
 
 
-def estimated(case: Case, workspace: int) -> Told:
+def estimated(case: Case, workspace: int) -> Estimate:
     """Estimate the memory of a training without a GPU."""
     with estimate_memory(workspace=workspace) as memory:
         _run(case, 2)
-    return Told(memory.peak, dict(memory.at_peak))
+    return Estimate(memory.peak, dict(memory.at_peak))
 
 
-def _estimated_by_name(what: str, workspace: int) -> Told:
+def _estimated_by_name(what: str, workspace: int) -> Estimate:
     torch.set_num_threads(1)
     return estimated(_all_cases(dry=False)[what], workspace)
 
@@ -162,9 +162,9 @@ def rows(*, dry: bool) -> Iterator[Row]:
     workspace = WORKSPACES.get(torch.cuda.get_device_capability()[0], WORKSPACE)
     # The estimates need only processors, and take longer than the measurements.
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
-        told = {what: pool.submit(_estimated_by_name, what, workspace) for what in _all_cases(dry=False)}
+        estimates = {what: pool.submit(_estimated_by_name, what, workspace) for what in _all_cases(dry=False)}
         for what, case in _all_cases(dry=False).items():
-            yield from _on_cuda(what, case, told[what].result())
+            yield from _on_cuda(what, case, estimates[what].result())
 
 
 def _emulated(what: str, case: Case) -> Iterator[Row]:
@@ -175,12 +175,12 @@ def _emulated(what: str, case: Case) -> Iterator[Row]:
             step()
         real, categories = measured.peak, measured.at_peak
     del model, chosen, step
-    told = estimated(case, 0)
-    yield _estimate(what, told, real, categories)
+    estimate = estimated(case, 0)
+    yield _estimate(what, estimate, real, categories)
     yield _measured(what, measured, real)
 
 
-def _on_cuda(what: str, case: Case, told: Told) -> Iterator[Row]:
+def _on_cuda(what: str, case: Case, estimate: Estimate) -> Iterator[Row]:
     _forget_workspaces()
     before = torch.cuda.memory_allocated()
     model, chosen, step = _run(case, 1)
@@ -190,7 +190,7 @@ def _on_cuda(what: str, case: Case, told: Told) -> Iterator[Row]:
     with measure_memory(model, chosen) as measured:
         step()
     del model, chosen, step
-    yield _estimate(what, told, real, measured.at_peak)
+    yield _estimate(what, estimate, real, measured.at_peak)
     yield _measured(what, measured, measured.allocator["allocated"])
     _forget_workspaces()
 
@@ -204,14 +204,14 @@ def _forget_workspaces() -> None:
     torch.cuda.empty_cache()
 
 
-def _estimate(what: str, told: Told, real: int, categories: dict[str, int]) -> Row:
+def _estimate(what: str, estimate: Estimate, real: int, categories: dict[str, int]) -> Row:
     return {
         "kind": "estimate",
         "what": what,
-        "error": told.peak / real - 1,
-        "told": told.peak,
+        "error": estimate.peak / real - 1,
+        "told": estimate.peak,
         "allocated": real,
-        "told by category": told.at_peak,
+        "told by category": estimate.at_peak,
         "measured by category": categories,
     }
 

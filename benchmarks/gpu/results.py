@@ -32,7 +32,7 @@ class Results:
     def of(self, part: str) -> list[Row]:
         return [row for row in self.rows if row["part"] == part]
 
-    def judge(self, claims: Iterable[Claim]) -> None:
+    def check(self, claims: Iterable[Claim]) -> None:
         """Check the rows against claims. An empty verdict means that the claim is confirmed."""
         for claim in claims:
             ended = self.parts.get(claim.part, {}).get("ended", "not run")

@@ -98,8 +98,8 @@ def train_adversaries(place: str, steps: int) -> Trained:
                 of_discriminator.zero_grad()
                 with torch.autocast("cuda", dtype=torch.float16):
                     fake = generator(z)
-                    judged, forged = discriminator(real), discriminator(fake.detach())
-                    loss = criterion(judged, torch.ones_like(judged)) + criterion(forged, torch.zeros_like(forged))
+                    of_real, of_fake = discriminator(real), discriminator(fake.detach())
+                    loss = criterion(of_real, torch.ones_like(of_real)) + criterion(of_fake, torch.zeros_like(of_fake))
                 torch.autograd.backward(scaler.scale(loss))
                 scaler.step(of_discriminator)
                 of_generator.zero_grad()
