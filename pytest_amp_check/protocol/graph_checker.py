@@ -382,10 +382,11 @@ class _GraphChecker(GraphExplorer):
         """Return True if the program ends at the other answer to a predicate, by ``raise`` or ``assert``."""
         known = self._required_answers.get((key, truth))
         if known is None:
-            other = self._nodes_after(key, truth=not truth)
-            # Branches that return or go on meet again.
-            known = bool(other) and other.isdisjoint(self._nodes_after(key, truth=truth))
-            known = known and all(self.graph.nodes[index].event is None for index in other)
+            nodes, other = self.graph.nodes, self._nodes_after(key, truth=not truth)
+            known = bool(other) and all(nodes[index].event is None for index in other)
+            # A branch that returns or goes on reaches the end of the program, or meets the other branch again.
+            if known and not any(isinstance(node.event, e.End) for node in nodes):
+                known = other.isdisjoint(self._nodes_after(key, truth=truth))
             self._required_answers[key, truth] = known
         return known
 

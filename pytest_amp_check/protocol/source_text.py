@@ -85,6 +85,10 @@ def find_window_size(window: str) -> str:
         return ""
     remainders = [node for node in ast.walk(condition) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
     sizes = {ast.unparse(node.right) for node in remainders}
+    match condition.body:
+        case ast.Compare(ast.Name() | ast.Attribute(), [ast.Eq() | ast.GtE()], [ast.Name() | ast.Attribute() as size]):
+            # A counter that reaches the size.
+            sizes.add(ast.unparse(size))
     return sizes.pop() if len(sizes) == 1 else ""
 
 

@@ -20,7 +20,7 @@ RULE = Rule(
     effect="the loss has only 3 digits, and a loss above 65504 is infinite; no error",
     effect_cases={
         "scaling=live": (
-            "the scale never stays at 65536, where a float16 gradient is infinite: each time, a step is skipped"
+            "each time the scale grows to 65536, which float16 cannot hold, a step is skipped and the scale halves"
         ),
     },
     detected_by=BOTH,

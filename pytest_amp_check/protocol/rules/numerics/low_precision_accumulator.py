@@ -63,12 +63,12 @@ RULE = Rule(
         "sum:average": ViolationKind(
             "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: call `.float()` "
             "where the average is created, and cast a copy where low precision is needed",
-            effect="the average hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
+            effect="the average hardly changes: with a decay of 0.9999, 0.03 in bfloat16 instead of 0.87; no error",
         ),
         "sum:buffer": ViolationKind(
-            "`{sum}` is a buffer of small updates, which {dtype} loses once the whole model is cast: cast the buffer "
-            "back with `.float()` afterwards, or cast the parameters alone",
-            effect="the buffer hardly follows (0.03 in bfloat16 where 0.87 is right, decay 0.9999); no error",
+            "`{sum}` changes by small updates, which {dtype} loses once the whole model is cast: write "
+            "`{sum} = {sum}.float()` after that cast, or cast the parameters alone",
+            effect="the buffer hardly changes: with a decay of 0.9999, 0.03 in bfloat16 instead of 0.87; no error",
         ),
         "sum:count": ViolationKind(
             "`{sum}` counts in {dtype}, where 1 added to {limit} changes nothing: count in integers or in float32",

@@ -63,7 +63,7 @@ RULE = Rule(
         ),
         "plain-step@stepped": ViolationKind(
             "`{optimizer}.step()` applies the gradients again after `{scaler}.step({optimizer})`, even if that step "
-            "was skipped: remove it",
+            "was skipped: leave it out where `{scaler}.step({optimizer})` runs",
             effect="each gradient is applied twice, and an overflow that the scaler has skipped reaches the weights",
             trace_kinds=(ScalerStep,),
         ),
