@@ -853,11 +853,14 @@ for batch in batches:
         ("(i + 1) % args.k == 0 or last", "args.k"),
         ("i % k == k - 1", "k"),
         ("i % k == 0 and i % j == 0", ""),
-        ("count == k", ""),
+        ("count == k", "k"),
+        ("self.count >= self.args.k", "self.args.k"),
+        ("count == 8", ""),
+        ("batch_index == len(loader) - 1", ""),
         ("(i + 1) % some_long_na...", ""),
     ],
 )
-def test_the_size_of_a_window_is_the_divisor_of_the_remainder(window: str, size: str) -> None:
+def test_the_size_of_a_window_is_the_divisor_of_the_remainder_or_the_last_count(window: str, size: str) -> None:
     assert find_window_size(window) == size
 
 
