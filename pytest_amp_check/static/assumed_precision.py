@@ -34,7 +34,8 @@ from .project.import_reach import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
-from .sources.patterns import Code, fragile_lines, has_epsilons, has_loss_math
+from .sources.patterns.code import Code
+from .sources.patterns.fragile_math import fragile_lines, has_epsilons, has_loss_math
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from .project.project import Project
 from .project.region_entry import SETUP_METHODS, collect_region_users, enters_autocast, walk_regions
 from .project.region_users import is_used_in_region
 from .project.syntax import tail_name
-from .sources.patterns import product_lines
+from .sources.patterns.fragile_math import product_lines
 
 #: Attributes of tensors that arrays of NumPy lack.
 _TENSOR_METHODS = frozenset(("mT", "unsqueeze", "permute", "bmm", "cuda", "detach"))

@@ -18,7 +18,7 @@ from .results import AnalysisResult, FileResult
 from .settings import Nearer, Settings
 from .shards import Shard, ShardedFiles
 from .sources import code_blocks, source_files
-from .sources.patterns import Code
+from .sources.patterns.code import Code
 from .sources.prefilter import Prescan
 
 TYPE_CHECKING = False

@@ -23,7 +23,8 @@ from .settings import Settings
 from .sources import code_blocks, configurations, source_files
 from .sources.block import Block
 from .sources.newer_syntax import Rejection, explain_rejection
-from .sources.patterns import Code, makes_values_low
+from .sources.patterns.code import Code
+from .sources.patterns.low_precision import makes_values_low
 
 #: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"

@@ -14,7 +14,8 @@ from ..protocol.finding import Finding, TraceStep
 from .project.project import Project
 from .project.roots import marked_project, package_top
 from .sources import code_blocks, source_files
-from .sources.patterns import MANUAL_LOW_WORDS, Code
+from .sources.patterns.code import Code
+from .sources.patterns.low_precision import MANUAL_LOW_WORDS
 
 #: Maximum number of project files searched for imports of a named file. A larger search would take seconds.
 MAX_SEARCHED_FILES = 20_000

@@ -12,7 +12,8 @@ from .project.import_reach import trains_without_regions
 from .project.import_search import sources_of_imports
 from .project.project import Project
 from .settings import Settings
-from .sources import patterns, prefilter, source_files
+from .sources import prefilter, source_files
+from .sources.patterns.training import may_affect_importer
 from .sources.prefilter import Prescan
 
 TYPE_CHECKING = False
@@ -62,7 +63,7 @@ def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
     """Return True if a file may hold a mistake, alone or through the files that import it."""
     if prescan.may_have_findings or not prescan.path.endswith(".py"):
         return prescan.may_have_findings and prescan.path.endswith(source_files.PROGRAMS)
-    return patterns.may_affect_importer(source_files.load_or_nothing(prescan.path, largest))
+    return may_affect_importer(source_files.load_or_nothing(prescan.path, largest))
 
 
 def files_to_analyze(seen: list[Prescan], project: Project, named: frozenset[str]) -> list[Prescan]:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check.static.engine import check_paths
-from pytest_amp_check.static.sources import patterns
-from pytest_amp_check.static.sources.patterns import Code
+from pytest_amp_check.static.sources.patterns.code import Code
+from pytest_amp_check.static.sources.patterns.declarations import is_torch, taken_names
+from pytest_amp_check.static.sources.patterns.fragile_math import fragile_lines
+from pytest_amp_check.static.sources.patterns.training import may_affect_importer, may_do_training
 from pytest_amp_check.static.sources.prefilter import prescan_file
 
 
@@ -284,7 +286,7 @@ def test_what_is_worth_parsing(what: str) -> None:
     ],
 )
 def test_lines_that_low_precision_may_spoil(text: str, lines: list[int]) -> None:
-    assert patterns.fragile_lines(text.encode()) == lines
+    assert fragile_lines(text.encode()) == lines
 
 
 @pytest.mark.parametrize(
@@ -541,7 +543,7 @@ def test_what_only_programs_in_files_are_searched_for(tmp_path: Path, name: str)
 
 
 def test_imported_names() -> None:
-    assert patterns.taken_names(b"(a as b,  # c\n    d)") == [b"a", b"d"]
+    assert taken_names(b"(a as b,  # c\n    d)") == [b"a", b"d"]
 
 
 def test_names_of_classes() -> None:
@@ -566,12 +568,12 @@ def test_names_of_classes() -> None:
     ],
 )
 def test_what_helps_others_and_what_trains(text: str, *, helps: bool, trains: bool) -> None:
-    assert patterns.may_affect_importer(text.encode()) is helps
-    assert patterns.may_do_training(text.encode()) is trains
+    assert may_affect_importer(text.encode()) is helps
+    assert may_do_training(text.encode()) is trains
 
 
 def test_modules_of_torch() -> None:
-    assert [patterns.is_torch(name) for name in (b"torch", b"torch.amp", b"torchvision", b"a.torch", b"")] == [
+    assert [is_torch(name) for name in (b"torch", b"torch.amp", b"torchvision", b"a.torch", b"")] == [
         True,
         True,
         False,

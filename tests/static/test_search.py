@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.sources.patterns import CLOSER_SEARCHES, Code, iterate_imports
+from pytest_amp_check.static.sources.patterns.code import CLOSER_SEARCHES, Code
+from pytest_amp_check.static.sources.patterns.declarations import iterate_imports
 
 
 def speaks(text: str) -> bool:

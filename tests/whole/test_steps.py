@@ -17,7 +17,8 @@ from samples import EXHAUSTIVE
 import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES
 from pytest_amp_check.static.project import import_reach
-from pytest_amp_check.static.sources import newer_syntax, patterns
+from pytest_amp_check.static.sources import newer_syntax
+from pytest_amp_check.static.sources.patterns import fragile_math, low_precision
 
 # Some of the modules with expressions need it.
 pytest.importorskip("torch")
@@ -54,7 +55,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
         r"\.zero_grad\s{0,8}\(\s{0,8}(?:\w{1,80}\.){0,8}optimizer\s{0,8}[,)]",
     ],
     ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
-    ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
+    ("static/sources/patterns/low_precision.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
         rb"\.to\([^)]{0,200}?(?:half|float16|dtype)",
         rb"\.type\([^)]{0,200}?(?:half|float16|dtype)",
     ],
@@ -72,15 +73,17 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or _NOTHING"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or _NOTHING"): [translate("*/src/*/gen*.py")],
-    ("static/sources/patterns.py", "pattern"): [
-        patterns._CAST_STATEMENT,
-        patterns._CAST_TO_CHOICE,
-        patterns._LOW_TENSOR,
-        patterns._GIVEN_DTYPE,
-        patterns._GIVEN_TO_CLASS,
-        patterns._RETURNED_CAST,
+    ("static/sources/patterns/lines.py", "pattern"): [
+        low_precision._CAST_STATEMENT,
+        low_precision._CAST_TO_CHOICE,
+        low_precision._LOW_TENSOR,
+        low_precision._GIVEN_DTYPE,
+        low_precision._GIVEN_TO_CLASS,
+        low_precision._RETURNED_CAST,
     ],
-    ("static/sources/patterns.py", "_UPDATE % {b'name': re.escape(name)}"): [patterns._UPDATE % {b"name": b"ema"}],
+    ("static/sources/patterns/fragile_math.py", "_UPDATE % {b'name': re.escape(name)}"): [
+        fragile_math._UPDATE % {b"name": b"ema"}
+    ],
     ("static/project/import_reach.py", "b'(?<![\\\\w.])(?:\\\\w+\\\\.)?' + function.encode() + _ARGUMENTS"): [
         rb"(?<![\w.])(?:\w+\.)?norm" + import_reach._ARGUMENTS
     ],

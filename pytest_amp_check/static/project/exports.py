@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
-from ..sources import patterns
-from ..sources.patterns import strip_docstrings
+from ..sources.patterns.declarations import iterate_imports
+from ..sources.patterns.fragile_math import may_round_inputs
+from ..sources.patterns.lines import strip_docstrings
+from ..sources.patterns.low_precision import gives_low_precision
+from ..sources.patterns.training import may_affect_importer, may_do_training
 
 #: Location of a name: absolute path of a file, and a name in the file.
 Place = tuple[str, bytes]
@@ -58,13 +61,13 @@ def _whole_definition(part: bytes) -> bytes:
 
 
 #: Criterion: the use of a name may affect the protocol.
-AFFECTS_PROTOCOL = RelevanceCriterion(patterns.may_affect_importer, _whole_definition)
+AFFECTS_PROTOCOL = RelevanceCriterion(may_affect_importer, _whole_definition)
 #: Criterion: a name may give a low dtype, or a model whose weights are in a low dtype.
-GIVES_LOW_PRECISION = RelevanceCriterion(patterns.gives_low_precision, _whole_definition)
+GIVES_LOW_PRECISION = RelevanceCriterion(gives_low_precision, _whole_definition)
 #: Criterion: a name may compute what the low dtype of its inputs spoils.
-ROUNDS_INPUTS = RelevanceCriterion(patterns.may_round_inputs, _whole_definition)
+ROUNDS_INPUTS = RelevanceCriterion(may_round_inputs, _whole_definition)
 #: Criterion: a class that derives from a name may inherit a training.
-INHERITS_TRAINING = RelevanceCriterion(patterns.may_do_training, _class_head)
+INHERITS_TRAINING = RelevanceCriterion(may_do_training, _class_head)
 
 
 class NameRelevance(NamedTuple):
@@ -248,7 +251,7 @@ class _FileNames:
         self.is_relevant = criterion.is_match(code)
         self.imports: dict[bytes, list[tuple[bytes, bytes]]] = {}
         self.star_imports: list[bytes] = []
-        for module, name, local in patterns.iterate_imports(code):
+        for module, name, local in iterate_imports(code):
             if name == b"*":
                 self.star_imports.append(module)
             else:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from ...protocol.sites import is_test_file
 from ..sources import code_blocks, source_files
 from ..sources.newer_syntax import explain_rejection
-from ..sources.patterns import MANUAL_LOW_WORDS, Code
+from ..sources.patterns.code import Code
+from ..sources.patterns.low_precision import MANUAL_LOW_WORDS
 from ..sources.tokens import refuse_dense
 from .import_search import iterate_imports
 from .project import Project

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from ..sources import code_blocks, patterns, source_files
+from ..sources import code_blocks, source_files
+from ..sources.patterns import declarations
 from .roots import package_top
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ def iterate_imports(project: Resolver, path: str, *, by_name: bool = True) -> It
     data = _load_code(project, path)
     if by_name and _DYNAMIC_IMPORT.search(data):
         yield from _importable_by_name(path, project.members)
-    for module, name, _ in patterns.iterate_imports(data):
+    for module, name, _ in declarations.iterate_imports(data):
         yield from _files_of_import(project, module, name, path)
 
 
@@ -59,7 +60,7 @@ def sources_of_imports(project: Resolver, path: str) -> frozenset[str]:
     todo: list[tuple[str, bytes]] = [(start, b"*")]
     with kept_import_targets(project):
         for importer, wanted in todo:
-            for module, name, local in patterns.iterate_imports(_load_code(project, importer)):
+            for module, name, local in declarations.iterate_imports(_load_code(project, importer)):
                 if wanted not in (b"*", local) and name != b"*":
                     continue
                 for file in _files_of_import(project, module, name, importer):

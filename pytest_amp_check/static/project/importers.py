@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..sources import patterns, source_files
+from ..sources import source_files
+from ..sources.patterns.declarations import iterate_imports
 
 #: Number of names above which a search for each name takes longer than reading all imports.
 MAX_SEPARATE_SEARCHES = 4
@@ -22,7 +23,7 @@ class Importers:
         """Return the imports of a file: module, and imported name ("" for the module itself)."""
         known = self._imports_by_file.get(file)
         if known is None:
-            imports = patterns.iterate_imports(source_files.load_or_nothing(file))
+            imports = iterate_imports(source_files.load_or_nothing(file))
             known = self._imports_by_file[file] = [(module, name) for module, name, _ in imports]
         return known
 

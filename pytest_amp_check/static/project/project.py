@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
-from ..sources.patterns import is_class_without_base
+from ..sources.patterns.declarations import is_class_without_base
 from ..sources.tokens import refuse_dense
 from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, ROUNDS_INPUTS, Exports, NameRelevance
 from .import_search import iterate_imports, kept_import_targets
@@ -20,7 +20,7 @@ from .roots import package_top, project_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..sources.patterns import Code
+    from ..sources.patterns.code import Code
     from ..sources.prefilter import Prescan
     from .module import ImportedName, Module
     from .region_entry import AutocastEntries, RegionUser

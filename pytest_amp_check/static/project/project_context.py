@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ...protocol.regular_files import LARGEST_CONFIG
-from ..sources import patterns, source_files
+from ..sources import source_files
+from ..sources.patterns.declarations import imports_from, is_torch, taken_names
 
 #: Version of torch: major and minor.
 Version = tuple[int, int]
@@ -91,7 +92,7 @@ def _collect_imported_names(paths: list[str], files: Iterable[str]) -> dict[str,
         if len(words) >= MAX_SEPARATE_SEARCHES or any(word in data for word in words):
             for stem, names in _imports_from(data, other):
                 if stem in stems:
-                    stems[stem].update(name.decode("utf-8", "replace") for name in patterns.taken_names(names))
+                    stems[stem].update(name.decode("utf-8", "replace") for name in taken_names(names))
     # If a folder cannot be listed, its files are not known: every name may be imported.
     return {
         path: frozenset({"*"} if beside[folder] is None else stems[source_files.import_stem(path)])
@@ -110,9 +111,9 @@ def _sources_in(folder: str) -> set[str] | None:
 
 def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, bytes]]:
     """Yield the ``from`` imports of a file: last part of the module name, and text of the imported names."""
-    for module, names in patterns.imports_from(data):
+    for module, names in imports_from(data):
         # torch is no file of a project, even if a file of the project has that name.
-        if patterns.is_torch(module):
+        if is_torch(module):
             continue
         folder, inner = path, module.lstrip(b".")
         for _ in range(len(module) - len(inner)):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.sites import is_test_file
-from ..sources.patterns import strip_docstrings
+from ..sources.patterns.lines import strip_docstrings
 from .module import (
     AVERAGING,
     COUNTING,

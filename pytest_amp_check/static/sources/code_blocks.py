@@ -12,7 +12,7 @@ import re
 from ...protocol.regular_files import LARGEST_DOCUMENT
 from . import configurations, source_files
 from .block import Block, find_parse_error
-from .patterns import Code
+from .patterns.code import Code
 from .source_files import Unreadable
 from .tokens import refuse_dense
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...protocol.sites import is_test_file
 from . import code_blocks, configurations, source_files
-from .patterns import Code, gives_dtype, has_epsilons, has_loss_math, makes_values_low
+from .patterns.code import Code
+from .patterns.fragile_math import has_epsilons, has_loss_math
+from .patterns.low_precision import gives_dtype, makes_values_low
 
 
 class Prescan:
