@@ -87,7 +87,7 @@ def warm(ours: list[str], pairs: int, tree: str, ruff: list[str]) -> None:
 FLOOR = """
 import ast, gc, sys, warnings
 from pytest_amp_check.static.sources import prefilter, code_blocks, source_files
-from pytest_amp_check.static.project.module import Module
+from pytest_amp_check.static.project.name_index import build_module
 gc.disable()
 warnings.simplefilter("ignore")
 read = 0
@@ -96,7 +96,7 @@ for path in source_files.find_sources([sys.argv[1]], ()):
         if not prefilter.prescan_file(path, largest=0, named=False, valid=set()).speaks or not path.endswith(".py"):
             continue
         text = code_blocks.decode_source(path, source_files.load_bytes(path))
-        Module(path, text, ast.parse(text))
+        build_module(path, text, ast.parse(text))
         read += 1
     except (source_files.Unreadable, SyntaxError, ValueError):
         continue

@@ -182,7 +182,7 @@ def analyze(
     from .project import import_reach
     from .project.import_kinds import casting_imports, rounding_imports
     from .project.marimo import as_one_program
-    from .project.module import Module
+    from .project.name_index import build_module
     from .project.relevance import mark_relevant
     from .resume_places import add_resume_places
     from .turned_off_code import find_turned_off_code
@@ -195,7 +195,7 @@ def analyze(
         except (SyntaxError, ValueError) as error:
             return _rejected_result(path, explain_rejection(text, error), text)
     program = Program()
-    module = Module(path, text, parsed)
+    module = build_module(path, text, parsed)
     matches = partial(project.is_relevant_import, importer=path)
     casting = casting_imports(module, partial(matches, exports=project.casting_exports))
     module.makes_low = bool(casting) or makes_values_low(text.encode())

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.source_text import find_access_path
 from .interpreter.dtypes import is_shape_op, is_tensor_op
-from .project.module import Function, Module, assigned_pairs
+from .project.assignments import assigned_pairs
+from .project.module import Function, Module
 from .project.region_entry import disables_autocast
 from .project.syntax import is_same_syntax, root_name, tail_name, walk
 

@@ -18,7 +18,7 @@ from pytest_amp_check.static.engine import check_paths, check_source
 from pytest_amp_check.static.interpreter import functions
 from pytest_amp_check.static.interpreter.interpreter import Interpreter
 from pytest_amp_check.static.interpreter.values.value import Value
-from pytest_amp_check.static.project import module, syntax
+from pytest_amp_check.static.project import assignments, name_index, syntax
 from pytest_amp_check.static.sources import block, notebooks
 from pytest_amp_check.static.sources.newer_syntax import Rejection
 
@@ -73,7 +73,8 @@ def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
     heads = "".join(" " * level + f"def f{level}():\n" for level in range(depth))
     text = f"import torch\n{heads}{' ' * depth}optimizer.zero_grad()\n{' ' * depth}scaler.step(optimizer)\n"
     with monkeypatch.context() as patched:
-        patched.setattr(module, "children", counted)
+        patched.setattr(assignments, "children", counted)
+        patched.setattr(name_index, "children", counted)
         patched.setattr(syntax, "children", counted)
         check_source(text)
     return len(seen)

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_amp_check.static.project import module as modules
-from pytest_amp_check.static.project.module import Class, Function, ImportedName, Module
+from pytest_amp_check.static.project.assignments import assigned_pairs, stored_names
+from pytest_amp_check.static.project.module import Class, Function, ImportedName, Module, methods_called_on
+from pytest_amp_check.static.project.name_index import build_module
 from pytest_amp_check.static.project.relevance import mark_relevant, may_train
 
 
 def parse(text: str) -> Module:
     text = textwrap.dedent(text)
-    return Module("a.py", text, ast.parse(text))
+    return build_module("a.py", text, ast.parse(text))
 
 
 def function_of(text: str, name: str = "f") -> Function:
@@ -316,8 +317,8 @@ def test_words_are_counted_with_comments_and_texts() -> None:
     ("line", "offset", "column"), [(1, 0, 0), (1, 4, 4), (2, 5, 5), (2, 7, 6), (2, 8, 7), (3, 8, 8), (9, 5, 5)]
 )
 def test_columns_are_counted_in_characters(line: int, offset: int, column: int) -> None:
-    assert Module("a.py", "x = 1\nx = 'é' + y", ast.parse("")).character_column(line, offset) == column
-    assert Module("a.py", "x = 1\nx = 'e' + y", ast.parse("")).character_column(line, offset) == offset
+    assert build_module("a.py", "x = 1\nx = 'é' + y", ast.parse("")).character_column(line, offset) == column
+    assert build_module("a.py", "x = 1\nx = 'e' + y", ast.parse("")).character_column(line, offset) == offset
 
 
 class TestFunctions:
@@ -402,7 +403,7 @@ class TestFunctions:
         function = function_of(
             "def f(a, b):\n    a.one()\n    a.two\n    b.three()\n    a.four.five()\n    a.one(a.six())\n"
         )
-        assert modules.methods_called_on(function, "a") == {"one", "six"}
+        assert methods_called_on(function, "a") == {"one", "six"}
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,7 @@ class TestFunctions:
 def test_names_and_attributes_that_statements_assign(text: str, names: set[str], attributes: set[str]) -> None:
     nodes = ast.parse(text).body
     for _ in range(2):
-        stored = modules.stored_names(nodes)
+        stored = stored_names(nodes)
         assert (set(stored.names), set(stored.attributes)) == (names, attributes)
 
 
@@ -456,7 +457,7 @@ def test_names_and_attributes_that_statements_assign(text: str, names: set[str],
     ],
 )
 def test_containers_that_statements_change(text: str, grown: set[str], items: set[tuple[str, str | int]]) -> None:
-    stored = modules.stored_names(ast.parse(text).body)
+    stored = stored_names(ast.parse(text).body)
     assert (set(stored.grown), set(stored.items)) == (grown, items)
 
 
@@ -478,7 +479,7 @@ def test_containers_that_statements_change(text: str, grown: set[str], items: se
 )
 def test_pairs_of_targets_and_values(text: str, pairs: list[str]) -> None:
     (statement,) = ast.parse(text).body
-    found = modules.assigned_pairs(statement)
+    found = assigned_pairs(statement)
     assert [f"{ast.unparse(target)} = {ast.unparse(value)}" for target, value in found] == pairs
 
 
@@ -780,7 +781,7 @@ def test_methods_of_tests_share_only_attributes(kept: str, *, expected: bool) ->
         f"    def g(self):\n        autocast()\n        {kept}\n"
     )
     for path, found in (("test_a.py", expected), ("a.py", True)):
-        module = Module(path, text, ast.parse(text))
+        module = build_module(path, text, ast.parse(text))
         mark_relevant(module, frozenset())
         assert module.functions_by_name["f"][0].has_scaler_siblings is found
 
@@ -791,7 +792,7 @@ def test_methods_of_tests_share_only_attributes(kept: str, *, expected: bool) ->
 )
 def test_classes_of_tests_keep_attributes_of_their_bodies_and_bases(text: str, *, expected: bool) -> None:
     text += "    def f(self): loss.backward()\n    def g(self): autocast()\n"
-    module = Module("test_a.py", text, ast.parse(text))
+    module = build_module("test_a.py", text, ast.parse(text))
     mark_relevant(module, frozenset({"B"}))
     assert module.functions_by_name["f"][0].has_scaler_siblings is expected
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.sites import Site
+from ..project.assignments import assigned_pairs
 from ..project.forward_regions import forward_region_dtype
-from ..project.module import Class, Function, assigned_pairs, methods_called_on
+from ..project.module import Class, Function, methods_called_on
 from ..project.region_entry import RUNNING_METHODS, enters_autocast
 from ..project.syntax import root_name, statements_in, walk
 from .contexts import SelfBindingHandler

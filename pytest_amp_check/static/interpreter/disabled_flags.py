@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 
-from ..project.module import Function, Module, stored_names
+from ..project.assignments import stored_names
+from ..project.module import Function, Module
 from ..project.syntax import children
 from .interpreter import Interpreter
 from .values.containers import MappingValue, SequenceValue

@@ -9,8 +9,9 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
-from ..project.module import FLOAT16_MAX, Function
+from ..project.module import Function
 from ..project.syntax import tail_name, walk
+from ..project.syntax_marks import FLOAT16_MAX
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value

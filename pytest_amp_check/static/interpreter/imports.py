@@ -6,8 +6,9 @@ import ast
 import os
 
 from ...protocol import torch_api
-from ..project.module import ImportedName, Module, is_constant_name, number_marks
+from ..project.module import ImportedName, Module
 from ..project.project import is_library_import
+from ..project.syntax_marks import is_constant_name, number_marks
 from .interpreter import Interpreter
 from .source_text import names_in
 from .values.containers import MappingValue, SequenceValue

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from ...protocol.source_text import find_access_path
-from ..project.module import stored_names
+from ..project.assignments import stored_names
 from ..project.syntax import children, walk
 from .source_text import last_name, names_in
 

@@ -38,8 +38,8 @@ from ..interpreter.values.gradients import ParamsValue, ScaleValue, gradients_in
 from ..interpreter.values.objects import ObjectRef, StateDict
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, ConditionValue, Const, UnknownValue, Value, are_data_sizes
+from ..project.assignments import is_unknown_name
 from ..project.clipping_hooks import names_hook
-from ..project.module import is_unknown_name
 from ..project.syntax import walk
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
 from .devices import device_text_of

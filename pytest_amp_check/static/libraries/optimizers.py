@@ -23,7 +23,8 @@ from ..interpreter.values.gradients import ParamsValue, modules_of_params
 from ..interpreter.values.objects import ObjectRef, UnwrappedOptimizer
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, UnknownValue, Value
-from ..project.module import Class, Function, stored_names
+from ..project.assignments import stored_names
+from ..project.module import Class, Function
 from ..project.syntax import tail_name, walk
 from .arguments import (
     bind_arguments,

@@ -15,7 +15,7 @@ from ..interpreter.state import Loop, OpenRegion
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import Const, UnknownValue, Value
-from ..project.module import stored_names
+from ..project.assignments import stored_names
 from ..project.syntax import walk
 from .arguments import first_or_named, literal_value
 from .syntax_queries import callee_of, find_nodes, last_name

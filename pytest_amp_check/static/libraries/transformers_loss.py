@@ -11,7 +11,8 @@ from ...protocol.source_text import SourceText
 from ..interpreter.classes import base_value, lineage_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ExternalName
-from ..project.module import Class, Function, assigned_pairs
+from ..project.assignments import assigned_pairs
+from ..project.module import Class, Function
 from ..project.syntax import statements_in, tail_name, walk
 from .syntax_queries import callee_of, constant_of_node, keywords_of, last_name
 

@@ -1,19 +1,19 @@
-"""Parsed modules: functions and classes, and the used names that may be relevant to the protocol."""
+"""Parsed modules: functions, classes, imports and names of a file."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
-from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import access_text
-from .generated_constructors import LAST_METHODS, add_constructor, is_generated
-from .roles import RoleCollector
-from .syntax import bound_by_import, children, root_name, statements_in, tail_name, walk
+from .assignments import assigned_pairs, counts_up, sets_unknown_attribute, stored_names_cache
+from .bindings import collect_bindings, fills, iterate_executed_statements
+from .generated_constructors import LAST_METHODS, is_generated
+from .syntax import statements_in, tail_name, walk
+from .syntax_marks import NUMBER_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,25 +21,9 @@ if TYPE_CHECKING:
 
     Kind = TypeVar("Kind", bound=ast.AST)
 
-_NUMBERS = frozenset((int, float))
-#: Largest finite float16.
-FLOAT16_MAX = 65504
 #: Words of all code that sets attributes by names known only at run time.
 _ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
-#: Marks among the used names that stand for syntax. In order: a remainder or counter; a number outside float16; such a
-#: number assigned to items; a scaled matrix product, or a square; a number that float16 rounds to zero or few digits;
-#: an average in an attribute.
-COUNTING = "%"
-LARGE_NUMBER = "#"
-FILLING = "="
-SCALING = "@"
-SMALL_NUMBER = "~"
-AVERAGING = "&"
-#: Maximum number of targets of an alias. A name with more targets is data: otherwise each function that uses the name
-#: would have the names of all targets.
-MAX_ALIAS_TARGETS = 64
 
 
 class ImportedName(NamedTuple):
@@ -218,28 +202,6 @@ class Function:
         return {parameter.arg: given for parameter, given in pairs}
 
 
-def may_make_instance(method: Function) -> bool:
-    """Return True if a class method uses its class for more than a method that makes no instance."""
-    cls, todo, seen = method.cls, [method], {method.name}
-    while todo:
-        current = todo.pop()
-        if "classmethod" not in current.decorator_names():
-            continue
-        me = next((parameter.arg for parameter in current.parameters()), "")
-        nodes = current.nodes
-        members = {id(n.value): n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
-        for node in nodes:
-            if not isinstance(node, ast.Name) or node.id != me:
-                continue
-            member = members.get(id(node))
-            if member is None:
-                return True
-            if cls is not None and member in cls.methods and member not in seen:
-                seen.add(member)
-                todo.append(cls.methods[member])
-    return False
-
-
 def _divisor_name(node: ast.AST) -> str:
     """Return the name by which a node divides, or ""."""
     match node:
@@ -354,7 +316,7 @@ class Class:
             return
         me = parameters[0].arg
         if not self._is_open and not self.module.identifiers.isdisjoint(_ATTRIBUTE_SETTERS):
-            self._is_open = any(_sets_unknown_attribute(node, me) for node in method.nodes)
+            self._is_open = any(sets_unknown_attribute(node, me) for node in method.nodes)
         for node in statements_in(method.body):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed_attributes.add(node.target.attr)
@@ -365,95 +327,13 @@ class Class:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed_attributes.add(left.attr)
-                        if _counts_up(left.attr, right):
+                        if counts_up(left.attr, right):
                             self._counter_attributes.setdefault(left.attr, set()).add(method)
-
-
-def _counts_up(name: str, value: ast.expr) -> bool:
-    """Return True for a sum with the attribute itself, or the remainder of such a sum: ``(self.n + 1) % k``."""
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod):
-        value = value.left
-    return (
-        isinstance(value, ast.BinOp)
-        and isinstance(value.op, ast.Add)
-        and any(isinstance(side, ast.Attribute) and side.attr == name for side in (value.left, value.right))
-    )
 
 
 def _is_number(node: ast.expr) -> bool:
     """Return True for a number literal except 0 and 1, which often mean "off" and "on"."""
-    return isinstance(node, ast.Constant) and type(node.value) in _NUMBERS and node.value not in (0, 1)
-
-
-def _sets_unknown_attribute(node: ast.AST, me: str) -> bool:
-    """Return True if a call sets attributes of an object by unknown names."""
-    match node:
-        case ast.Call(ast.Name("setattr"), [ast.Name(id=given), name, _]):
-            return given == me and is_unknown_name(name)
-        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(id=given), "__dict__"), "update")):
-            return given == me
-        case ast.Call(ast.Attribute(ast.Call(ast.Name("vars"), [ast.Name(id=given)]), "update")):
-            return given == me
-    return False
-
-
-def is_unknown_name(name: ast.expr) -> bool:
-    """Return True if an attribute name is unknown: no text, and no text as a part."""
-    return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-
-
-def assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of an assignment, each with the assigned value; tuples are split.
-
-    The targets before a star get the items of a value that is no tuple.
-    """
-    targets: list[ast.expr]
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            pass
-        case ast.AnnAssign(target=declared, value=ast.expr() as value):
-            targets = [declared]
-        case _:
-            return
-    for target in targets:
-        match target, value:
-            case ast.Tuple(elts=lefts), ast.Tuple(elts=rights) if len(lefts) == len(rights):
-                yield from zip(lefts, rights, strict=True)
-            case ast.Tuple(elts=lefts), ast.Call():
-                for number, left in enumerate(lefts):
-                    if isinstance(left, ast.Starred):
-                        break
-                    item = ast.Subscript(value, ast.Constant(number), ast.Load())
-                    yield left, ast.fix_missing_locations(ast.copy_location(item, value))
-            case _:
-                yield target, value
-
-
-class _Scope(NamedTuple):
-    """Scope of a module, function or class: its node, and the names used inside.
-
-    ``members`` are the attributes of plain names, each as the name and the attribute. ``outer`` is the enclosing scope.
-    """
-
-    node: ast.AST
-    cls: Class | None
-    used_names: set[str]
-    function: Function | None
-    members: set[tuple[str, str]]
-    outer: _Scope | None
-
-
-def _add_owners(scope: _Scope, classes: dict[str, Class]) -> None:
-    """Add the names whose attributes a scope uses, except classes of which the scope only uses a known method.
-
-    The name of a class stands for all methods, because the instance may be used anywhere. A method that calls itself
-    through the class gets no instance from that call: the analysis does not enter a function twice.
-    """
-    for name, attribute in scope.members:
-        cls = classes.get(name)
-        method = cls.methods.get(attribute) if cls is not None else None
-        if method is None or (method is not scope.function and may_make_instance(method)):
-            scope.used_names.add(name)
+    return isinstance(node, ast.Constant) and type(node.value) in NUMBER_TYPES and node.value not in (0, 1)
 
 
 class Module:
@@ -463,7 +343,6 @@ class Module:
         "_bindings",
         "_nodes",
         "_nodes_by_kind",
-        "_roles",
         "_word_counts",
         "aliases",
         "classes",
@@ -515,8 +394,9 @@ class Module:
         self.rebound_names: dict[ast.AST, set[str]] = {}
         #: Functions for another version of a library.
         self.fallback_nodes: set[ast.AST] = set()
-        self._roles = RoleCollector()
-        self._index_names(tree)
+        self.used_names: frozenset[str] = frozenset()
+        #: Names that the file uses, in any scope.
+        self.identifiers: frozenset[str] = frozenset()
         #: True if the module-level statements may compute something that low precision spoils.
         self.may_lose_precision = False
         #: True if any code in the file trains.
@@ -524,9 +404,9 @@ class Module:
         #: True if the file enters autocast, casts to a low dtype, or lets a framework do so.
         self.makes_low = False
         #: Roles of expressions that the file uses as scalers, optimizers or modules, by source text.
-        self.role_by_text = self._roles.resolve_roles()
+        self.role_by_text: dict[str, str] = {}
         #: Last part of each of these texts.
-        self.role_names = frozenset(text.rpartition(".")[2] for text in self.role_by_text)
+        self.role_names: frozenset[str] = frozenset()
 
     def release_references(self) -> None:
         """Release the functions and classes, which refer to the module and its tree.
@@ -537,7 +417,7 @@ class Module:
             cls.methods.clear()
             cls._assignments.clear()
             cls._counter_attributes.clear()
-        for table in (self.functions, self.classes, self.functions_by_name, self._nodes_by_kind, _stored_names_cache):
+        for table in (self.functions, self.classes, self.functions_by_name, self._nodes_by_kind, stored_names_cache):
             table.clear()
         self._nodes = None
 
@@ -555,161 +435,6 @@ class Module:
             known = self._nodes_by_kind[kind] = [node for node in self.nodes if isinstance(node, kind)]
         return known
 
-    def _index_names(self, tree: ast.Module) -> None:
-        """Find all functions and classes, their names and the roles of expressions, in one walk over the tree."""
-        whole = _Scope(tree, None, set(), None, set(), None)
-        scopes: list[_Scope] = [whole]
-        found: dict[Function | Class, set[str]] = {}
-        # The most frequent kinds of node are tested here, the others by a table.
-        roles = self._roles
-        for scope in scopes:
-            used_names, members = scope.used_names, scope.members
-            stack = [scope.node]
-            while stack:
-                node = stack.pop()
-                for child in children(node):
-                    kind = type(child)
-                    if kind is ast.Name:
-                        used_names.add(child.id)  # type: ignore[attr-defined]
-                    elif kind is ast.Constant:
-                        if type(child.value) in _NUMBERS and not 1 <= child.value <= FLOAT16_MAX:  # type: ignore[attr-defined]
-                            used_names.update(number_marks(child.value))  # type: ignore[attr-defined]
-                        elif child.value in LOW_VALUES:  # type: ignore[attr-defined]
-                            used_names.add(child.value)  # type: ignore[attr-defined]
-                    elif kind is ast.Attribute:
-                        used_names.add(child.attr)  # type: ignore[attr-defined]
-                        roles.note_attribute(child)  # type: ignore[arg-type]
-                        if type(child.value) is ast.Name:  # type: ignore[attr-defined]
-                            members.add((child.value.id, child.attr))  # type: ignore[attr-defined]
-                        else:
-                            stack.append(child)
-                    elif kind is ast.Call:
-                        roles.note_call(child)  # type: ignore[arg-type]
-                        stack.append(child)
-                    elif kind in _SCOPES:
-                        inner_scope = self._define_scope(child, scope, node)
-                        scopes.append(inner_scope)
-                        found[inner_scope.cls or inner_scope.function] = inner_scope.used_names  # type: ignore[index]
-                    elif kind is ast.alias:
-                        self._note_import(node, child, used_names)  # type: ignore[arg-type]
-                    else:
-                        note = _NODE_HANDLERS.get(kind)
-                        if note is not None:
-                            note(self, child, scope)
-                        stack.append(child)
-        owners = frozenset(name for scope in scopes for name, _ in scope.members)
-        names = Counter(cls.name for cls in self.classes.values())
-        classes = {cls.name: cls for cls in self.classes.values() if names[cls.name] == 1}
-        for scope in scopes:
-            _add_owners(scope, classes)
-        self._add_aliases([each.used_names for each in scopes])
-        for scope in scopes:
-            # After the aliases: the parameters of a signature may have another name.
-            if scope.used_names >= _SIGNATURE_NAMES and not _calls_parameters(scope.node):
-                scope.used_names.discard("parameters")
-        self.used_names = frozenset(whole.used_names)
-        self.identifiers = self.used_names.union(owners, *found.values())
-        for holder, inner in found.items():
-            holder.used_names = frozenset(inner)
-
-    def _define_scope(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
-        """Create the function or class of a node and return its scope."""
-        if isinstance(node, ast.ClassDef):
-            add_constructor(node, {cls.name: cls.node for cls in self.classes.values()} if node.decorator_list else {})
-            cls = self.classes[node] = Class(node, self)
-            return _Scope(node, cls, set(), None, set(), scope)
-        assert isinstance(node, FunctionNode)
-        function = self.functions[node] = Function(node, self, scope.cls if parent is scope.node else None)
-        self.functions_by_name.setdefault(function.name, []).append(function)
-        if isinstance(node, ast.Lambda):
-            scope.used_names.add(function.name)
-        elif function.cls is not None:
-            function.cls.methods.setdefault(function.name, function)
-        return _Scope(node, None, set(), function, set(), scope)
-
-    def _note_annotated(self, node: ast.AnnAssign, scope: _Scope) -> None:
-        """Record the aliases of a constant of the file with an annotation."""
-        if node.value is not None and isinstance(node.target, ast.Name) and isinstance(scope.node, ast.Module):
-            self.aliases.setdefault(node.target.id, set()).update(_names_of_torch(node.value))
-
-    def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
-        """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
-        self._roles.note_assignment(node)
-        value = node.value
-        sources = _call_sources(value)
-        words = set(filter(None, map(tail_name, sources)))
-        if isinstance(scope.node, ast.Module):
-            # A choice or a table inside a function is data of the function, which has these names itself.
-            words |= _names_of_torch(value)
-        if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
-            scope.used_names.add(FILLING)
-        if isinstance(value, ast.BinOp) and _weights_old_value(node.targets[0], value):
-            scope.used_names.add(AVERAGING)
-        if isinstance(value, ast.Lambda):
-            words = {tail_name(part.func) for part in walk(value.body) if isinstance(part, ast.Call)} - {""}
-        stored = set[str]()
-        if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)):
-            stored = words
-        elif not isinstance(value, ast.Call):
-            stored = _names_of_torch(value)
-        for target in node.targets:
-            if words and isinstance(target, ast.Name):
-                self.aliases.setdefault(target.id, set()).update(words)
-            elif stored and isinstance(target, ast.Attribute) and target.attr not in stored:
-                # A function or a dtype in an attribute: ``self.loss = lambda x, y: bce(x, y)``,
-                # ``self.forward = self.run``, ``self.dtype = torch.float16 if half else torch.float32``.
-                self.aliases.setdefault(target.attr, set()).update(stored)
-
-    def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
-        if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
-            scope.used_names.add(COUNTING)
-        elif (
-            _is_square(node)
-            or _is_area(node)
-            or (type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)))
-            or (type(node.op) is ast.MatMult and _is_doubled(node.left))
-        ):
-            scope.used_names.add(SCALING)
-
-    def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
-        if catches_import(node):
-            self.fallback_nodes.update(walk(node))
-
-    def _note_keyword(self, node: ast.keyword, scope: _Scope) -> None:
-        """Record a keyword with a dtype, whose value a setting may name: ``torch_dtype=getattr(torch, name)``."""
-        if node.arg is not None and node.arg.endswith("dtype"):
-            scope.used_names.add(node.arg)
-
-    def _note_outer_names(self, node: ast.Global | ast.Nonlocal, scope: _Scope) -> None:
-        function = scope.function
-        if function is None or isinstance(function.node, ast.Lambda):
-            return
-        assigned = stored_names(function.node.body)[0].intersection(node.names)
-        outer = scope.outer
-        while assigned and outer is not None:
-            if isinstance(node, ast.Nonlocal) or outer.outer is None:
-                self.rebound_names.setdefault(outer.node, set()).update(assigned)
-            outer = outer.outer
-
-    def _note_yield(self, node: ast.AST, scope: _Scope) -> None:
-        scope.used_names.add("yield")
-        if scope.function is not None:
-            scope.function.is_generator = True
-
-    def _note_import(self, node: ast.AST, alias: ast.alias, seen: set[str]) -> None:
-        last = alias.name.rpartition(".")[2]
-        seen.add(last)
-        if alias.asname:
-            self.aliases.setdefault(alias.asname, set()).add(last)
-        if isinstance(node, ast.ImportFrom):
-            imported = ImportedName(node.module or "", alias.name, node.level)
-            if alias.name == "*":
-                self.star_imports.append(imported._replace(name=""))
-            else:
-                self.imports[alias.asname or alias.name] = imported
-        else:
-            self.imports[alias.asname or alias.name.partition(".")[0]] = ImportedName(alias.name, "", 0)
-
     @property
     def bindings(self) -> dict[str, list[ast.stmt]]:
         """Statements outside functions that bind each name.
@@ -719,7 +444,7 @@ class Module:
         if self._bindings is None:
             certain: dict[str, list[ast.stmt]] = {}
             fallbacks: dict[str, list[ast.stmt]] = {}
-            _collect_bindings(self.tree.body, certain, fallbacks)
+            collect_bindings(self.tree.body, certain, fallbacks)
             self._bindings = {**fallbacks, **certain}
         return self._bindings
 
@@ -735,24 +460,13 @@ class Module:
             for function in functions
             if any(isinstance(node, ast.Name) and node.id == name for node in function.nodes)
         }
-        return [each for each in _iterate_statements(self.tree.body) if _fills(each, users | {name})]
+        return [each for each in iterate_executed_statements(self.tree.body) if fills(each, users | {name})]
 
     def count_word(self, name: str) -> int:
         """Return the number of occurrences of a name in the text, with comments and strings."""
         if self._word_counts is None:
             self._word_counts = Counter(re.findall(r"\w+", self.text))
         return self._word_counts[name]
-
-    def _add_aliases(self, holders: list[set[str]]) -> None:
-        """Add the targets of each alias to the scopes that use the alias."""
-        aliases = {name: meant - {name} for name, meant in self.aliases.items() if len(meant) <= MAX_ALIAS_TARGETS}
-        for holder in holders:
-            todo = [name for name in holder if name in aliases]
-            while todo:
-                for meant in aliases.get(todo.pop(), ()):
-                    if meant not in holder:
-                        holder.add(meant)
-                        todo.append(meant)
 
     def character_column(self, line: int, offset: int) -> int:
         """Return the column in characters for an offset in UTF-8 bytes."""
@@ -765,206 +479,6 @@ class Module:
         return len(self.lines[line - 1].encode()[:offset].decode("utf-8", "ignore"))
 
 
-#: Names in code that reads the parameters of a function, which have the name of a module's parameters.
-_SIGNATURE_NAMES = frozenset({"parameters", "signature"})
-
-
-def _calls_parameters(node: ast.AST) -> bool:
-    """Return True if code calls the method ``parameters``: the attribute of a signature is no method."""
-    return any(isinstance(each, ast.Call) and tail_name(each.func) == "parameters" for each in walk(node))
-
-
-#: Kinds of node that are a scope with names of their own.
-_SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
-#: Functions that record other kinds of node.
-_NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
-    ast.AnnAssign: Module._note_annotated,
-    ast.Assign: Module._note_assignment,
-    ast.AugAssign: Module._note_counting,
-    ast.BinOp: Module._note_counting,
-    ast.ExceptHandler: Module._note_handler,
-    ast.Global: Module._note_outer_names,
-    ast.keyword: Module._note_keyword,
-    ast.Nonlocal: Module._note_outer_names,
-    ast.Yield: Module._note_yield,
-    ast.YieldFrom: Module._note_yield,
-}
-
-
-def _names_of_torch(value: ast.expr) -> set[str]:
-    """Return the names of dtypes, regions, losses and the like that a choice or a table of a file holds."""
-    match value:
-        case ast.IfExp(body=first, orelse=second):
-            return _names_of_torch(first) | _names_of_torch(second)
-        case ast.Dict(values=items) if len(items) <= MAX_ALIAS_TARGETS:
-            return set().union(*map(_names_of_torch, items))
-        case ast.Subscript(value=ast.Dict() as table):
-            return _names_of_torch(table)
-        case ast.Call(func=ast.Name(id="dict"), keywords=items):
-            return set().union(*(_names_of_torch(item.value) for item in items))
-        case _:
-            return set(map(tail_name, _call_sources(value))) & _NAMES_OF_TORCH
-
-
-def _call_sources(value: ast.expr) -> list[ast.expr]:
-    """Return the callee and the arguments of a call, or the expression itself."""
-    return [value.func, *value.args] if isinstance(value, ast.Call) else [value]
-
-
-#: Last names of dtypes, and of the functions and classes of torch that have a model.
-_NAMES_OF_TORCH = frozenset(name.rpartition(".")[2] for name in (*torch_api.DTYPES, *torch_api.SURFACE))
-
-
-def _weights_old_value(target: ast.expr, value: ast.BinOp) -> bool:
-    """Return True for ``self.mean = self.mean * a + b``, which a method repeats without a loop of its own."""
-    if not isinstance(target, ast.Attribute) or not isinstance(value.op, ast.Add):
-        return False
-    products = [side for side in (value.left, value.right) if isinstance(side, ast.BinOp) and type(side.op) is ast.Mult]
-    factors = [factor for product in products for factor in (product.left, product.right)]
-    return any(isinstance(each, ast.Attribute) and each.attr == target.attr for each in factors)
-
-
-def is_product(node: ast.expr) -> bool:
-    """Return True if an expression is a matrix product."""
-    if isinstance(node, ast.BinOp):
-        return type(node.op) is ast.MatMult
-    return isinstance(node, ast.Call) and tail_name(node.func) in ("matmul", "bmm", "einsum")
-
-
-def _is_large(node: ast.expr) -> bool:
-    """Return True if an expression is a number above the largest float16, or may be one: a negated constant's name."""
-    number = node.operand if isinstance(node, ast.UnaryOp) else node
-    if number is not node and is_constant_name(tail_name(number)):
-        return True
-    value = number.value if isinstance(number, ast.Constant) else None
-    return isinstance(value, (int, float)) and value > FLOAT16_MAX
-
-
-def _is_square(node: ast.BinOp) -> bool:
-    """Return True for the product of a name with itself."""
-    left, right = node.left, node.right
-    return (
-        isinstance(node.op, ast.Mult)
-        and isinstance(left, ast.Name)
-        and isinstance(right, ast.Name)
-        and left.id == right.id
-    )
-
-
-def _is_area(node: ast.BinOp) -> bool:
-    """Return True for the product of two differences, also with a lower bound."""
-    return isinstance(node.op, ast.Mult) and all(map(_is_difference, (node.left, node.right)))
-
-
-def _is_difference(node: ast.expr) -> bool:
-    match node:
-        case ast.BinOp(op=ast.Sub()):
-            return True
-        case ast.Call(func=ast.Attribute(value=ast.BinOp(op=ast.Sub()))):
-            return True
-    return False
-
-
-def _is_doubled(node: ast.expr) -> bool:
-    """Return True for a factor of a matrix product that is multiplied by 2 or -2."""
-    parts = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else []
-    numbers = [part.operand if isinstance(part, ast.UnaryOp) else part for part in parts]
-    return any(isinstance(number, ast.Constant) and number.value == 2 for number in numbers)
-
-
-def is_constant_name(name: str) -> bool:
-    """Return True for the name of a constant: ``NEAR_INF``."""
-    return len(name) > 2 and name.isupper()
-
-
-def number_marks(number: float) -> tuple[str, ...]:
-    """Return the marks for a number that float16 cannot represent."""
-    if abs(number) > FLOAT16_MAX:
-        return (LARGE_NUMBER,)
-    return (SMALL_NUMBER,) if 0 < number < 1.6e-5 else ()
-
-
-def _collect_bindings(
-    statements: list[ast.stmt], certain: dict[str, list[ast.stmt]], fallbacks: dict[str, list[ast.stmt]]
-) -> None:
-    """Collect the statements that bind names; ``fallbacks`` collects statements in ``else`` blocks and handlers."""
-    for statement in statements:
-        match statement:
-            case ast.If(body=body, orelse=others):
-                _collect_bindings(body, certain, fallbacks)
-                _collect_bindings(others, fallbacks, fallbacks)
-            case ast.Try(body=body, orelse=others, handlers=handlers, finalbody=last):
-                _collect_bindings([*body, *last], certain, fallbacks)
-                _collect_bindings(
-                    [*others, *(each for handler in handlers for each in handler.body)], fallbacks, fallbacks
-                )
-            case ast.With(body=body):
-                _collect_bindings(body, certain, fallbacks)
-            case ast.Import() | ast.ImportFrom():
-                for name, _ in bound_by_import(statement):
-                    certain.setdefault(name, []).append(statement)
-            case ast.Assign() | ast.AnnAssign() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                for name in stored_names([statement])[0]:
-                    certain.setdefault(name, []).append(statement)
-
-
-def _iterate_statements(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements and definitions of a block, and of the blocks in it that an import executes."""
-    for statement in statements:
-        match statement:
-            case ast.If(body=body) | ast.With(body=body):
-                yield from _iterate_statements(body)
-            case ast.Try(body=body, finalbody=last):
-                yield from _iterate_statements([*body, *last])
-            case _:
-                yield statement
-
-
-def _fills(statement: ast.stmt, names: set[str]) -> bool:
-    """Return True if a statement stores something by one of some names: a container, or a function that fills it."""
-    match statement:
-        case ast.FunctionDef(decorator_list=asked) | ast.AsyncFunctionDef(decorator_list=asked):
-            pass
-        case ast.ClassDef(decorator_list=asked):
-            pass
-        case ast.Expr(value=ast.Call(func=called)):
-            asked = [called]
-        case ast.Assign(targets=[ast.Subscript(value=held)]):
-            asked = [held]
-        case _:
-            return False
-    return any(root_name(each.func if isinstance(each, ast.Call) else each) in names for each in asked)
-
-
-def catches_import(handler: ast.ExceptHandler) -> bool:
-    """Return True if a handler supports a library without the imported name."""
-    names = {n.id for n in walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
-    return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
-
-
-class StoredNames(NamedTuple):
-    """Names and attributes that statements assign.
-
-    ``grown`` are the names of lists that get further items. ``items`` are the names and keys of the assignments
-    ``name["text"] = value``, ``name[0] = value`` and ``name.update(text=value)``.
-    """
-
-    names: frozenset[str]
-    attributes: frozenset[str]
-    grown: frozenset[str]
-    items: frozenset[tuple[str, str | int]]
-
-
-_stored_names_cache: dict[int, tuple[list[ast.stmt], StoredNames]] = {}
-#: Methods that add items to a list.
-_GROWING_METHODS = frozenset(("append", "extend", "insert"))
-
-
-def item_name(key: str) -> str:
-    """Return the heap name of an item, which no attribute can have."""
-    return f"[{key!r}]"
-
-
 def methods_called_on(function: Function, name: str) -> set[str]:
     """Return the names of the methods that a function calls on one of its variables."""
     calls = (node.func for node in function.nodes if isinstance(node, ast.Call))
@@ -973,57 +487,3 @@ def methods_called_on(function: Function, name: str) -> set[str]:
         for func in calls
         if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == name
     }
-
-
-def stored_names(nodes: list[ast.stmt]) -> StoredNames:
-    """Return the names and attribute names that statements assign, without the bodies of nested functions."""
-    known = _stored_names_cache.get(id(nodes))
-    if known is not None and known[0] is nodes:
-        return known[1]
-    found = _find_stored_names(nodes)
-    if len(_stored_names_cache) > 512:
-        _stored_names_cache.clear()
-    _stored_names_cache[id(nodes)] = nodes, found
-    return found
-
-
-def _find_stored_names(nodes: list[ast.stmt]) -> StoredNames:
-    names: set[str] = set()
-    attributes: set[str] = set()
-    grown: set[str] = set()
-    items: set[tuple[str, str | int]] = set()
-    stack: list[ast.AST] = list(nodes)
-    while stack:
-        match stack.pop():
-            case ast.Name(id=name, ctx=context):
-                if not isinstance(context, ast.Load):
-                    names.add(name)
-            case ast.Attribute(attr=name, value=value, ctx=context):
-                if isinstance(context, ast.Store):
-                    attributes.add(name)
-                elif name in _GROWING_METHODS and isinstance(value, ast.Name):
-                    grown.add(value.id)
-                stack.append(value)
-            case ast.Subscript(slice=ast.Constant(value=str(key)), value=value, ctx=ast.Store()):
-                attributes.add(item_name(key))
-                if isinstance(value, ast.Name):
-                    items.add((value.id, key))
-                stack.append(value)
-            case ast.Subscript(slice=ast.Constant(value=int(index)), value=ast.Name(id=name), ctx=ast.Store()):
-                items.add((name, index))
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=name), attr="update"), args=args, keywords=[_, *_] as keywords
-            ):
-                items.update((name, keyword.arg) for keyword in keywords if keyword.arg is not None)
-                stack += [*args, *keywords]
-            case ast.AugAssign(target=ast.Name(id=name), value=value):
-                names.add(name)
-                grown.add(name)
-                stack.append(value)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Lambda():
-                pass
-            case node:
-                stack.extend(children(node))
-    return StoredNames(frozenset(names), frozenset(attributes), frozenset(grown), frozenset(items))

@@ -361,14 +361,14 @@ class Project:
     def _parse_module(self, path: str) -> Module | None:
         import ast
 
-        from .module import Module
+        from .name_index import build_module
 
         try:
             text = source_files.read_python(path, self.largest)
             refuse_dense(text, self.largest)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return Module(self.display_path(path), text, ast.parse(text))
+                return build_module(self.display_path(path), text, ast.parse(text))
         except (source_files.Unreadable, SyntaxError, ValueError):
             return None
 

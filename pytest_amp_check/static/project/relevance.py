@@ -14,21 +14,11 @@ from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.sites import is_test_file
 from ..sources.patterns.lines import strip_docstrings
-from .module import (
-    AVERAGING,
-    COUNTING,
-    FILLING,
-    LARGE_NUMBER,
-    SCALING,
-    SMALL_NUMBER,
-    Class,
-    Function,
-    Module,
-    assigned_pairs,
-    is_constant_name,
-)
+from .assignments import assigned_pairs
+from .module import Class, Function, Module
 from .region_entry import POLICIES
 from .syntax import root_name, tail_name, walk
+from .syntax_marks import AVERAGING, COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, is_constant_name
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
 TRAINERS = FRAMEWORKS[frameworks.HUGGING_FACE].relevant_names

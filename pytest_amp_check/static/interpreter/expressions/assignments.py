@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ....protocol import events as e
-from ...project.module import stored_names
+from ...project.assignments import stored_names
 from ...project.region_entry import runs_only_without_gradients
 from ..dtypes import NO_DTYPE_INFO
 from ..identity import Operation, structural_unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...project.module import item_name
+from ...project.assignments import item_name
 from ..dtypes import DtypeInfo, is_known_low
 from ..identity import Operation, structural_unknown
 from ..interpreter import Interpreter

@@ -6,7 +6,7 @@ import ast
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...project.module import catches_import
+from ...project.bindings import catches_import
 from ..interpreter import Interpreter, in_frame
 from ..values.definitions import Heap, Jump, Vars
 from .exits import mark_skip, merge_exits

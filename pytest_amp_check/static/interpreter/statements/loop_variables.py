@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ....protocol.source_text import find_access_path
-from ...project.module import stored_names
+from ...project.assignments import stored_names
 from ...project.syntax import root_name, statements_in
 from ..interpreter import Interpreter
 from ..joins import join_values

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ....protocol.sites import Site
 from ....protocol.torch_api import DTYPES, canonical_name
 from ....protocol.tracked_objects import TrackedObject
-from ...project.module import is_constant_name
+from ...project.syntax_marks import is_constant_name
 from ..conditions import Formula
 from .value import Value
 

@@ -38,8 +38,8 @@ from ...interpreter.dtypes import (
 )
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
-from ...project.module import is_product
 from ...project.syntax import is_same_syntax
+from ...project.syntax_marks import is_product
 from ..syntax_queries import callee_of, constant_of_node, last_name, number_of_node, receiver_of
 from .assumed_fills import mark_product
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
