@@ -15,7 +15,7 @@ from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import Value
 from .arguments import first_or_named, make_object
 from .distributed import ISLAND, has_matmul_without_autocast
-from .modules import wrap_module
+from .modules.wrappers import wrap_module
 
 
 class CompiledFunction(FunctionValue):

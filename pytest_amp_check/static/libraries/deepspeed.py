@@ -20,7 +20,8 @@ from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
 from .low_parameters import set_low
-from .modules import WrappedInstances, call_module_method
+from .modules.forwards import WrappedInstances
+from .modules.methods import call_module_method
 from .settings_files import find_settings
 from .syntax_queries import assigned_values, constant_of_node, keywords_of, receiver_of
 

@@ -27,7 +27,7 @@ from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, tracked_object_of
 from .autograd_functions import is_low_op
 from .checkpoints import check_saved_states
-from .modules import wrap_module
+from .modules.wrappers import wrap_module
 from .overhead import is_compiled_or_low
 from .syntax_queries import find_nodes
 

@@ -73,7 +73,7 @@ from .losses import (
     makes_zeros,
     run_backward,
 )
-from .modules import make_torch_module
+from .modules.construction import make_torch_module
 from .optimizers import note_given_parameters
 from .sharding import is_local_norm, trace_sharding
 from .syntax_queries import first_argument_text
