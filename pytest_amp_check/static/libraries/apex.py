@@ -19,7 +19,7 @@ from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import take_state
 from .frameworks import note_setup, optimizer_keys_in, set_framework
-from .losses import as_loss
+from .losses.backward import as_loss
 
 
 class ScaledLoss(Value):

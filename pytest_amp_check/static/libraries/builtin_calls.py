@@ -44,7 +44,7 @@ from ..project.syntax import walk
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
 from .devices import device_text_of
 from .gradients import HooksByName, emit_grad_read
-from .losses import is_unevenly_scaled
+from .losses.operators import is_unevenly_scaled
 from .syntax_queries import constant_of_node, first_argument, keywords_of, operands_of
 
 #: Class names for ``isinstance``: a value known to be a dict, a list or a tuple is an instance of every class in its

@@ -18,7 +18,7 @@ from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Module
 from .arguments import literal_value, make_object, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
-from .losses import as_loss
+from .losses.backward import as_loss
 from .low_parameters import set_low
 from .modules.forwards import WrappedInstances
 from .modules.methods import call_module_method

@@ -41,8 +41,9 @@ from .arguments import (
 )
 from .checkpoints import take_state
 from .gradients import emit_clip
-from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
+from .losses.backward import as_loss, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
+from .owners import all_optimizer_keys, find_updating_optimizers
 from .scalers import get_scaler_attribute, load_scaler, scale_value
 from .syntax_queries import last_name, receiver_of
 

@@ -16,7 +16,7 @@ from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import NONE, Value
 from ..project.module import Function
 from .arguments import first_or_named
-from .losses import find_owners, find_updating_optimizers
+from .owners import find_owners, find_updating_optimizers
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
 
 #: Functions that bound gradients, or that replace non-finite numbers.

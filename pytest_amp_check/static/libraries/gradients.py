@@ -22,8 +22,8 @@ from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value, tracked_object_of
 from .grad_hooks import note_hook
-from .losses import all_optimizer_keys, find_owners
 from .low_parameters import low_dtype_of_modules
+from .owners import all_optimizer_keys, find_owners
 from .parts import write_data
 from .syntax_queries import (
     callee_of,

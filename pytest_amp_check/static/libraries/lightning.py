@@ -27,7 +27,7 @@ from .arguments import first_or_named, literal_value
 from .framework_bases import derives_from
 from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework
 from .gradients import emit_clip
-from .losses import as_loss
+from .losses.backward import as_loss
 from .syntax_queries import constant_of_node, elements_of, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.

@@ -34,9 +34,10 @@ from .copied_scalers import is_copied_scale
 from .flags import is_flag
 from .framework_bases import find_base_that_saves
 from .local_scalers import is_local_scaler
-from .losses import all_optimizer_keys, backward_gradient_of, emit_penalty, make_loss_names, run_backward
+from .losses.backward import backward_gradient_of, emit_penalty, make_loss_names, run_backward
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
+from .owners import all_optimizer_keys
 from .regions import enabled_condition
 from .sharding import find_sharding_in_class, has_local_shards
 from .syntax_queries import constant_of_node, find_nodes, keywords_of, last_name, receiver_of

@@ -14,7 +14,7 @@ from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import EMPTY
 from ..project.module import Module
 from ..project.syntax import children
-from .losses import may_use_no_sync
+from .losses.backward import may_use_no_sync
 from .nonfinite import current_code, find_asked_number, find_single_assignment, imported_name
 from .syntax_queries import callee_of, constant_of_node, find_nodes, first_argument, last_name, receiver_of
 

@@ -58,23 +58,15 @@ from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_chain_of_lists, call_count, call_vars, iterate_over
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
+from .fills import emit_fill
 from .frameworks import call_framework
 from .gradients import edit_grad, emit_clip, read_grad
-from .losses import (
-    SCALES,
-    all_optimizer_keys,
-    apply_reduction,
-    as_loss,
-    backward_gradient_of,
-    compute_loss,
-    emit_fill,
-    find_owners,
-    find_reduction,
-    makes_zeros,
-    run_backward,
-)
+from .losses.backward import as_loss, backward_gradient_of, run_backward
+from .losses.criteria import compute_loss, find_reduction
+from .losses.tensor_methods import SCALES, apply_reduction, makes_zeros
 from .modules.construction import make_torch_module
 from .optimizers import note_given_parameters
+from .owners import all_optimizer_keys, find_owners
 from .sharding import is_local_norm, trace_sharding
 from .syntax_queries import first_argument_text
 

@@ -33,20 +33,12 @@ from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
 from .checkpoints import emit_unknown_load, take_state
+from .fills import FILLS
 from .gradients import emit_hook_clip
-from .losses import (
-    FILLS,
-    SAME_VALUE,
-    SCALES,
-    all_optimizer_keys,
-    apply_reduction,
-    averages_samples,
-    backward_gradient_of,
-    find_updating_optimizers,
-    makes_zeros,
-    run_backward,
-)
+from .losses.backward import backward_gradient_of, run_backward
+from .losses.tensor_methods import SAME_VALUE, SCALES, apply_reduction, averages_samples, makes_zeros
 from .nonfinite import current_code, find_single_assignment
+from .owners import all_optimizer_keys, find_updating_optimizers
 from .parts import cast_part, cast_part_to
 from .syntax_queries import callee_of, find_nodes, first_argument, first_argument_text, last_name, receiver_of
 

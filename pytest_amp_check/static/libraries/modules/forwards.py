@@ -33,8 +33,8 @@ from ...interpreter.values.value import (
 from ...project.module import Function
 from ..arguments import find_tensors, map_items, tracked_object_of
 from ..gradients import FrozenModules
-from ..losses import find_owners
 from ..overhead import RepeatedCosts, is_compiled_or_low
+from ..owners import find_owners
 from ..syntax_queries import find_nodes, last_name
 
 #: Names of a class that makes parameters.

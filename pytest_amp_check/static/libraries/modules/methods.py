@@ -42,8 +42,8 @@ from ..gradients import (
     mark_averaged_elsewhere,
     note_requires_grad,
 )
-from ..losses import find_owners
 from ..low_parameters import AdapterConditions, do_nothing, find_low_dtypes, mark_cast_to_float32, set_low
+from ..owners import find_owners
 from ..parts import SUBMODULES, apply_to_parts, list_submodules
 from ..syntax_queries import keywords_of
 from .construction import WITH_WEIGHTS, add_items

@@ -15,8 +15,8 @@ from ...project.module import Class, Function
 from ...project.region_entry import disables_autocast
 from ...project.relevance import LOSSES_OF_LOGITS
 from ...project.syntax import tail_name, walk
+from ..fills import FILLS
 from ..lightning import STEPS
-from ..losses import FILLS
 from ..syntax_queries import callee_of
 
 #: Annotations of tensors of any floating-point dtype.

@@ -12,7 +12,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ...project.syntax import walk
 from ..arguments import literal_value
-from ..losses import FILLS
+from ..fills import FILLS
 from ..syntax_queries import first_argument, keywords_of
 from .dtype_info import dtype_info_of, resolve_callee
 
