@@ -18,7 +18,8 @@ from ..interpreter.values.objects import FrameworkEngine, ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import take_state
-from .frameworks import note_setup, optimizer_keys_in, set_framework
+from .frameworks.engines import note_setup, set_framework
+from .frameworks.steps import optimizer_keys_in
 from .losses.backward import as_loss
 
 

@@ -17,7 +17,8 @@ from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Module
 from .arguments import literal_value, make_object, tracked_object_of
-from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
+from .frameworks.backward import emit_divided_twice, report_framework_division
+from .frameworks.engines import make_unknown_steps
 from .losses.backward import as_loss
 from .low_parameters import set_low
 from .modules.forwards import WrappedInstances

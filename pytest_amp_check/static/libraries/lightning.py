@@ -25,7 +25,10 @@ from ..interpreter.values.value import NONE, Value
 from ..project.module import Class, Function, Module
 from .arguments import first_or_named, literal_value
 from .framework_bases import derives_from
-from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework
+from .frameworks.backward import emit_divided_twice
+from .frameworks.engines import make_used_engine, set_framework
+from .frameworks.methods import call_engine_method
+from .frameworks.steps import optimizer_keys_in
 from .gradients import emit_clip
 from .losses.backward import as_loss
 from .syntax_queries import constant_of_node, elements_of, keywords_of, last_name

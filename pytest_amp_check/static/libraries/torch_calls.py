@@ -59,7 +59,7 @@ from .builtin_calls import call_chain, call_chain_of_lists, call_count, call_var
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_objects, check_saved_states
 from .declared_wrappers import call_wrapper
 from .fills import emit_fill
-from .frameworks import call_framework
+from .frameworks.engines import call_framework
 from .gradients import edit_grad, emit_clip, read_grad
 from .losses.backward import as_loss, backward_gradient_of, run_backward
 from .losses.criteria import compute_loss, find_reduction

@@ -10,7 +10,7 @@ from ..interpreter.values.objects import FrameworkEngine, ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Function
 from .framework_bases import derives_from
-from .frameworks import call_engine_method
+from .frameworks.methods import call_engine_method
 
 #: Attribute of a Trainer that holds the engine of accelerate.
 _ENGINE = "accelerator"
