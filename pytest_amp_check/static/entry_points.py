@@ -12,16 +12,10 @@ from ..protocol.registration import NotRegistered, require_listed
 from ..protocol.sites import Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
 from .interpreter.branch_runs import BranchRuns, RunsByEntry
-from .interpreter.classes import (
-    decorator_contexts,
-    inherited_methods,
-    instance_of,
-    is_replaceable,
-    lineage_of,
-    method_of,
-    run_constructor,
-    uses_scaler,
-)
+from .interpreter.classes.assigned_attributes import is_replaceable
+from .interpreter.classes.bound_methods import decorator_contexts
+from .interpreter.classes.instances import instance_of, run_constructor
+from .interpreter.classes.lineage import inherited_methods, lineage_of, method_of, uses_scaler
 from .interpreter.functions import bind_unknown_arguments, execute_function
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter

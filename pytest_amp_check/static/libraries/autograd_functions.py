@@ -11,7 +11,7 @@ from ...protocol.events import UNKNOWN
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, access_text, find_access_path
-from ..interpreter.classes import method_of, role_of
+from ..interpreter.classes.lineage import method_of, role_of
 from ..interpreter.dtypes import WEIGHTED, is_low
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter

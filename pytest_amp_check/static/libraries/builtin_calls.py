@@ -10,7 +10,7 @@ from functools import partial
 from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText, find_access_path
-from ..interpreter.classes import BINDABLE_METHODS, as_mapping
+from ..interpreter.classes.attributes import BINDABLE_METHODS, as_mapping
 from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
 from ..interpreter.dtypes import NO_DTYPE_INFO

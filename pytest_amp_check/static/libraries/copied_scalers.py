@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..interpreter.classes import method_of
+from ..interpreter.classes.lineage import method_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import Args, Keywords
 from ..interpreter.values.objects import ObjectRef

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from ...protocol import event_graph, torch_api
 from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import decorator_contexts, lineage_of, method_of
+from ..interpreter.classes.bound_methods import decorator_contexts
+from ..interpreter.classes.lineage import lineage_of, method_of
 from ..interpreter.contexts import SelfBindingHandler
 from ..interpreter.functions import inline_call
 from ..interpreter.imports import globals_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ..interpreter.classes import lineage_of
+from ..interpreter.classes.lineage import lineage_of
 from ..interpreter.interpreter import Interpreter
 from ..project.module import Class, Function
 from ..project.syntax import tail_name, walk

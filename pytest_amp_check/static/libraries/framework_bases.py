@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol import frameworks
-from ..interpreter.classes import base_value, lineage_of
+from ..interpreter.classes.lineage import base_value, lineage_of
 from ..interpreter.interpreter import Interpreter
 from ..project.module import Class, Function
 from .arguments import dotted_name_of

@@ -6,7 +6,8 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ..interpreter.classes import call_method, method_of
+from ..interpreter.classes.lineage import method_of
+from ..interpreter.classes.methods import call_method
 from ..interpreter.formulas import truth_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.unanalyzed_code import escape

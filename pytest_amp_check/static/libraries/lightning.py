@@ -11,7 +11,7 @@ from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.severities import ERROR, INFO, WARNING
 from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import lineage_of
+from ..interpreter.classes.lineage import lineage_of
 from ..interpreter.conditions import Formula
 from ..interpreter.interpreter import HandlerTable, Interpreter, persistent_guards
 from ..interpreter.joins import run_branches

@@ -11,7 +11,7 @@ from ...protocol import frameworks
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.sites import Site, TraceFacts
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import base_value, lineage_of
+from ..interpreter.classes.lineage import base_value, lineage_of
 from ..interpreter.conditions import Formula, conjunction
 from ..interpreter.expressions.names import role_by_use
 from ..interpreter.imports import dotted_name

@@ -10,7 +10,8 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.source_text import SourceText
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import BINDABLE_METHODS, method_of
+from ..interpreter.classes.attributes import BINDABLE_METHODS
+from ..interpreter.classes.lineage import method_of
 from ..interpreter.identity import Operation, structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative

@@ -8,7 +8,7 @@ from ...protocol import events as e
 from ...protocol import frameworks, torch_api
 from ...protocol.events import UNKNOWN, Symbol
 from ...protocol.source_text import SourceText, access_text
-from ..interpreter.classes import role_of
+from ..interpreter.classes.lineage import role_of
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter_context, exit_context
 from ..interpreter.formulas import truth_of

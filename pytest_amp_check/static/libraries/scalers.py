@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Flag, Symbol
 from ...protocol.source_text import find_access_path
-from ..interpreter.classes import find_own_method
+from ..interpreter.classes.bound_methods import find_own_method
 from ..interpreter.conditions import Formula, implied_literals, literals, negate
 from ..interpreter.formulas import is_none
 from ..interpreter.functions import has_unknown_arguments, inline_call

@@ -8,7 +8,7 @@ from ...protocol import events as e
 from ...protocol.frameworks import TRAINER_ARGUMENTS
 from ...protocol.sites import Site
 from ...protocol.source_text import SourceText
-from ..interpreter.classes import base_value, lineage_of
+from ..interpreter.classes.lineage import base_value, lineage_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ExternalName
 from ..project.assignments import assigned_pairs

@@ -8,7 +8,9 @@ import re
 
 from ....protocol import events as e
 from ....protocol.tracked_objects import TrackedObject
-from ...interpreter.classes import defining_frame, has_plain_forward, lineage_of, method_of, uses_scaler
+from ...interpreter.classes.bound_methods import defining_frame
+from ...interpreter.classes.forward_code import has_plain_forward
+from ...interpreter.classes.lineage import lineage_of, method_of, uses_scaler
 from ...interpreter.dtypes import LOW_DTYPES, NO_DTYPE_INFO, DtypeInfo, is_known_low
 from ...interpreter.functions import inline_call
 from ...interpreter.imports import dotted_name

@@ -9,7 +9,7 @@ from functools import partial
 from ....protocol import events as e
 from ....protocol.fast_namedtuple import NamedTuple
 from ....protocol.tracked_objects import TrackedObject
-from ...interpreter.classes import BINDABLE_METHODS
+from ...interpreter.classes.attributes import BINDABLE_METHODS
 from ...interpreter.conditions import implied_literals
 from ...interpreter.dtypes import DtypeInfo
 from ...interpreter.interpreter import Interpreter

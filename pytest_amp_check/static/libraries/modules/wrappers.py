@@ -10,7 +10,8 @@ from ....protocol import events as e
 from ....protocol import torch_api
 from ....protocol.sites import Site
 from ....protocol.tracked_objects import TrackedObject
-from ...interpreter.classes import decorator_contexts, method_of
+from ...interpreter.classes.bound_methods import decorator_contexts
+from ...interpreter.classes.lineage import method_of
 from ...interpreter.conditions import Formula, literals
 from ...interpreter.interpreter import Interpreter, persistent_guards
 from ...interpreter.joins import run_branches

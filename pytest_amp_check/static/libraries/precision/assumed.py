@@ -6,7 +6,7 @@ import ast
 import re
 
 from ....protocol import torch_api
-from ...interpreter.classes import base_value, lineage_of, role_of
+from ...interpreter.classes.lineage import base_value, lineage_of, role_of
 from ...interpreter.dtypes import FLOAT32_ANGLES, LOG_PROBABILITY, POSITIONS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import ExternalName, Frame

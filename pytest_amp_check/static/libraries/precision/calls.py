@@ -9,7 +9,7 @@ from ....protocol import events as e
 from ....protocol import kernels, torch_api
 from ....protocol.source_text import SourceText, find_access_path
 from ....protocol.tracked_objects import TrackedObject
-from ...interpreter.classes import role_of
+from ...interpreter.classes.lineage import role_of
 from ...interpreter.dtypes import (
     ANGLES,
     GUESSED_LOW,

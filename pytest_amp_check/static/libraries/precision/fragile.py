@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ....protocol import events as e
 from ....protocol import torch_api
 from ....protocol.source_text import SourceText, access_text
-from ...interpreter.classes import role_of
+from ...interpreter.classes.lineage import role_of
 from ...interpreter.dtypes import (
     ANGLES,
     CAST,

@@ -8,7 +8,7 @@ import re
 from ....protocol import events as e
 from ....protocol import torch_api
 from ....protocol.source_text import SourceText, access_text, names_optimizer
-from ...interpreter.classes import role_of
+from ...interpreter.classes.lineage import role_of
 from ...interpreter.dtypes import NO_DTYPE_INFO, STORED, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.objects import StateDict
