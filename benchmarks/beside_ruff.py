@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from pytest_amp_check.frontends import cli
+from pytest_amp_check.frontends import argument_parser
 from pytest_amp_check.frontends.formats import FORMATS
 
 #: Flag of ruff -> the alternative, or the reason why there is none.
@@ -66,7 +66,8 @@ def _ours(flag: str) -> str:
 
 def _check() -> argparse.ArgumentParser:
     """Return the parser of ``amp-check check``."""
-    (commands,) = (each for each in cli._make_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    actions = argument_parser.make_parser()._actions
+    (commands,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
     found: argparse.ArgumentParser = commands.choices["check"]
     return found
 

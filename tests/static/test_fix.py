@@ -25,7 +25,7 @@ from negative_examples import negative_examples
 from samples import sample
 from warm import run_command
 
-from pytest_amp_check.frontends import check_command, cli, output, rule_text
+from pytest_amp_check.frontends import check_run, cli, output, rule_text
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
@@ -1468,7 +1468,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
     def harm(layout: ProgramLayout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Do harm", [Edit(3, 0, 4, 0, 'scaler = torch.amp.GradScaler("cuda")\n')]
 
-    checked = check_command._run_engine
+    checked = check_run._run_engine
 
     def worse(*given: Any, **options: Any) -> engine.Report:
         report = checked(*given, **options)
@@ -1477,7 +1477,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
         return report
 
     replace_fixer(monkeypatch, "AMP901", harm)
-    monkeypatch.setattr(check_command, "_run_engine", worse)
+    monkeypatch.setattr(check_run, "_run_engine", worse)
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (

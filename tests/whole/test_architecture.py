@@ -25,7 +25,20 @@ CHECK_PATH = [
     for name in MODULES
     if name.startswith(("protocol/", "static/", "frontends/options/"))
     or name.removeprefix("frontends/").removesuffix(".py")
-    in ("check_command", "cli", "finding_text", "formats", "output", "printable", "source_lines", "summaries")
+    in (
+        "argument_parser",
+        "check_command",
+        "check_run",
+        "cli",
+        "command_output",
+        "finding_text",
+        "formats",
+        "output",
+        "printable",
+        "run_command",
+        "source_lines",
+        "summaries",
+    )
 ]
 DEAR = {
     "asyncio",
