@@ -4,8 +4,10 @@ from .files import FILES, ConfigError, list_candidates
 from .flags import CLI, PYTEST, RUN, add_flags, read_flags
 from .interpretation import find_cache_folder, find_fixable_codes, is_failing, make_settings, make_settings_finder
 from .kinds import AUTO, FLAG, RUNTIME, STATIC, TYPES, VERSION, WORDS, parse_device, parse_dtype, suggest_nearest
+from .option import Option
+from .option_values import Options
 from .resolving import DEBUG, resolve_options
-from .table import OPTIONS, TOPICS, Option, Options
+from .table import OPTIONS, TOPICS
 
 __all__ = [
     "AUTO",

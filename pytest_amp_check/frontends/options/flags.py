@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .kinds import FLAG
-from .table import OPTIONS, TOPICS, Option
+from .option import Option
+from .table import OPTIONS, TOPICS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from ...protocol.severities import SEVERITIES
 from .files import FILES, ConfigError
-from .table import CACHE, Options
+from .option_values import Options
+from .table import CACHE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,9 @@ from .files import (
 )
 from .flags import CLI, find_flag
 from .kinds import AGENT, FLAG, FORMAT, InvalidValue, split_words
-from .table import BY_KEY, OPTIONS, VARIABLE, Option, Options
+from .option import VARIABLE, Option
+from .option_values import Options
+from .table import BY_KEY, OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The option table."""
+"""The option table: every option of the command and of pytest, by topic."""
 
 from __future__ import annotations
 
@@ -32,79 +32,11 @@ from .kinds import (
     VERSION,
     WHEN,
     WORDS,
-    OptionKind,
 )
+from .option import Option
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-#: Prefix of environment variables; the option name follows.
-VARIABLE = "AMP_CHECK_"
 #: Name of the cache folder.
 CACHE = ".amp_check_cache"
-
-
-class Option:
-    """One option.
-
-    ``key`` is the name in [tool.amp-check]. ``flag`` is the flag of amp-check check, and ``run_flag`` of amp-check run,
-    by default the same. ``pytest_flag`` and ``ini`` are the names in pytest. ``short_flag`` is a one-letter flag, and
-    ``off_flag`` a flag that disables the option. ``allowed_in_file`` means that a configuration file may set the
-    option. ``is_extension`` means that the values of all sources are combined.
-    """
-
-    __slots__ = (
-        "allowed_in_file",
-        "default",
-        "environment_variable",
-        "flag",
-        "help",
-        "ini",
-        "is_extension",
-        "key",
-        "kind",
-        "metavar",
-        "name",
-        "off_flag",
-        "pytest_flag",
-        "run_flag",
-        "short_flag",
-    )
-
-    def __init__(
-        self,
-        key: str,
-        kind: OptionKind,
-        default: Any,
-        help: str,
-        *,
-        metavar: str = "",
-        flag: str = "",
-        run_flag: str | None = None,
-        pytest_flag: str = "",
-        ini: str = "",
-        short_flag: str = "",
-        off_flag: str = "",
-        allowed_in_file: bool = True,
-        is_extension: bool = False,
-    ) -> None:
-        self.key = key
-        self.name = key.replace("-", "_")
-        self.environment_variable = VARIABLE + self.name.upper()
-        self.kind = kind
-        self.default = default
-        self.help = help
-        self.metavar = metavar
-        self.flag = flag
-        self.run_flag = flag if run_flag is None else run_flag
-        self.pytest_flag = pytest_flag
-        self.ini = ini
-        self.short_flag = short_flag
-        self.off_flag = off_flag
-        self.allowed_in_file = allowed_in_file
-        self.is_extension = is_extension
-
 
 #: The options by topic, in the order of the help and of the documentation.
 TOPICS: dict[str, tuple[Option, ...]] = {
@@ -684,82 +616,3 @@ TOPICS: dict[str, tuple[Option, ...]] = {
 }
 OPTIONS = tuple(option for topic in TOPICS.values() for option in topic)
 BY_KEY = {option.key: option for option in OPTIONS}
-
-
-class Options:
-    """The resolved value of every option."""
-
-    select: tuple[str, ...] | None
-    ignore: tuple[str, ...]
-    extend_select: tuple[str, ...]
-    per_file_ignores: dict[str, tuple[str, ...]]
-    extend_per_file_ignores: dict[str, tuple[str, ...]]
-    include: tuple[str, ...]
-    exclude: tuple[str, ...]
-    force_exclude: bool
-    extend_exclude: tuple[str, ...]
-    respect_gitignore: bool
-    ignore_noqa: bool
-    severity: dict[str, str]
-    fail_level: str
-    output_format: str
-    output_file: str | None
-    exit_zero: bool
-    exit_non_zero_on_fix: bool
-    allow_no_steps: bool
-    allow_no_files: bool
-    fix: bool
-    fix_only: bool
-    fixable: tuple[str, ...] | None
-    extend_fixable: tuple[str, ...]
-    unfixable: tuple[str, ...]
-    unsafe_fixes: bool
-    show_fixes: bool
-    add_ignores: bool
-    baseline: str | None
-    update_baseline: bool
-    diff_base: str | None
-    diff: bool
-    cache: bool
-    cache_dir: str | None
-    jobs: int | None
-    shard: tuple[int, int] | None
-    show_blind_spots: bool
-    statistics: bool
-    show_files: bool
-    show_settings: bool
-    watch: bool
-    quiet: bool
-    silent: bool
-    verbose: bool
-    color: str
-    config: tuple[str, ...]
-    extend: str | None
-    required_version: str | None
-    isolated: bool
-    paths: tuple[str, ...]
-    helpers: dict[str, tuple[str, ...]]
-    torch_version: tuple[int, int] | None
-    devices: tuple[str, ...]
-    assume_precision: str | None
-    max_file_size: int
-    only: str | None
-    device: str
-    rank_timeout: float
-    memory: bool
-    memory_limit: int | None
-    update_baselines: bool
-    data: str | None
-    dtype: str
-    report: str | None
-    compare: str | None
-    #: Folder of the configuration file, or "" without file.
-    project_folder: str
-    #: Paths of the configuration file and of the files that it extends.
-    configuration_files: tuple[str, ...]
-    #: Options set by a configuration file that was not named by --config: the file belongs to the checked code.
-    set_by_file: frozenset[str]
-    #: Words of extend_select with higher priority than ignore, which ignore does not remove.
-    insisted_select: tuple[str, ...]
-    #: Option name -> location of the value, as text.
-    origins: dict[str, str]
