@@ -491,11 +491,8 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
     for left in interp.handlers.entry_end_listeners:
         left(interp, function, value)
     returned = interp.state.current_node
-    # A caller may call the function again and finds the open accumulation window that the function left. If no backward
-    # is in the function, other code computes the gradients between two calls.
-    has_backward = any(isinstance(node.event, e.Backward) for node in interp.builder.nodes)
-    uncleared = has_backward and not may_be_cleared_around(interp, function)
-    interp.emit(e.Again, function.node, uncleared=uncleared)
+    # A caller may call the function again and finds the open accumulation window that the function left.
+    interp.emit(e.Again, function.node, uncleared=not may_be_cleared_around(interp, function))
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = returned
     if function.name != "__init__" or cls is None:

@@ -58,7 +58,7 @@ def test_the_class_of_the_optimizer_chooses_the_effect(code: str) -> None:
 
 @pytest.mark.parametrize(
     ("scaled", "words"),
-    [(True, "each time, a step is skipped"), (False, "a loss above 65504 is infinite")],
+    [(True, "a step is skipped and the scale halves"), (False, "a loss above 65504 is infinite")],
 )
 def test_a_loss_outside_skips_steps_only_with_a_scaler(scaled: bool, words: str) -> None:
     backward = "scaler.scale(loss).backward()\n" if scaled else "loss.backward()\n"

@@ -63,3 +63,44 @@ def test_a_call_without_a_scaler_applies_the_gradients_of_its_own_backward(body:
 def test_a_helper_that_steps_twice_is_found() -> None:
     (finding,) = check_source(HELPER.format(body=TWICE))
     assert (finding.code, finding.line) == ("AMP204", 8)
+
+
+WRAPPER = """\
+import torch
+
+
+class Wrapper({base}):
+    def __init__(self, inner, scaler):
+        self.inner, self.scaler = inner, scaler
+
+    @property
+    def param_groups(self):
+        return self.inner.param_groups
+
+    def step(self):
+        self.scaler.step(self.inner)
+        self.scaler.update()
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+
+def fit(model, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    wrapper = Wrapper(torch.optim.SGD(model.parameters(), lr=0.1), scaler)
+    for x, y in loader:
+        wrapper.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (model(x) - y).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_({unscaled})
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        wrapper.step()
+"""
+
+
+@pytest.mark.parametrize("base", ["torch.optim.Optimizer", "torch.optim.SGD", "object"])
+@pytest.mark.parametrize(("unscaled", "codes"), [("wrapper.inner", []), ("wrapper", ["AMP210"])])
+def test_a_wrapper_steps_its_optimizer_through_a_scaler(base: str, unscaled: str, codes: list[str]) -> None:
+    # The scaler notes an unscale_ of the wrapper for the wrapper, and divides again in the step of the optimizer.
+    assert [f.code for f in check_source(WRAPPER.format(base=base, unscaled=unscaled))] == codes

@@ -95,8 +95,8 @@ def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def was_called_again(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if the function returned and was called again after the last step on these gradients."""
-    for index in checker.walk_back(ctx.point):
+    """Return True if the function returned and was called again after the step before this event."""
+    for index in list(checker.walk_back(ctx.point))[1:]:
         event = checker.event_at(index)
         if isinstance(event, e.Again):
             return True
@@ -374,6 +374,8 @@ DOUBTS: dict[str, Callable[[Checker, EventContext, int], bool]] = {
 }
 #: Exemptions by name (:attr:`~..rule.ViolationKind.exemption`).
 EXCUSES: dict[str, Callable[[Checker, EventContext, int], bool]] = {
+    # A caller that comes without a scaler has computed gradients of its own.
+    "called-again": was_called_again,
     "cleared-elsewhere": is_cleared_elsewhere,
     "fed-elsewhere": lambda checker, ctx, i: checker.is_fed_elsewhere(i),
     "finite": is_checked_finite,

@@ -316,8 +316,16 @@ class _ClearingClasses(dict[Class, bool]):
     """Optimizer classes, each with True if another method than ``zero_grad`` may clear gradients."""
 
 
-def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """Return an optimizer of a project class, whose methods may do more than torch's methods."""
+def _make_subclass_optimizer(
+    interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """Return an optimizer of a project class, whose methods may do more than torch's methods.
+
+    Return None for a class that steps another optimizer through a scaler: its own methods tell what it does.
+    """
+    step = method_of(interp, cls, "step")
+    if step is not None and _steps_through_scaler(step):
+        return None
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     clearing = interp.file_data(_ClearingClasses)
     if cls not in clearing:
@@ -326,6 +334,19 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
         made.tracked_object.attributes.hooked = True
     made.tracked_object.attributes.keeps_float32_copies = keeps_float32_copies(interp, cls)
     return made
+
+
+def _steps_through_scaler(step: Function) -> bool:
+    """Return True if a method passes an optimizer to the ``step`` of a scaler."""
+    roles = step.module.role_by_text
+    return any(
+        isinstance(node, ast.Call)
+        and node.args
+        and tail_name(node.func) == "step"
+        and isinstance(node.func, ast.Attribute)
+        and (roles.get(ast.unparse(node.func.value)) == "scaler" or "scaler" in tail_name(node.func.value))
+        for node in step.nodes
+    )
 
 
 def _may_clear(method: Function) -> bool:

@@ -21,7 +21,7 @@ from ..interpreter.source_text import expression_text, loop_text, receiver_text
 from ..interpreter.tensors import unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown
 from ..interpreter.values.containers import SequenceValue, UnionValue
-from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
+from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Instance, Keywords
 from ..interpreter.values.gradients import ScaleValue
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
@@ -153,6 +153,9 @@ def _call_enabled_scaler(
             return NONE
         if isinstance(target, SequenceValue) and has_unknown_arguments(interp, node):
             target = target.items[0] if target.items else interp.fresh_unknown(node)
+        if name == "unscale_" and isinstance(target, Instance):
+            _unscale_wrapper(interp, target, words, node)
+            return interp.fresh_unknown(node, name)
         closure = name == "step" and isinstance(first_or_named(args[1:], keywords, "closure"), FunctionValue)
 
         def emit_for_optimizer(optimizer: int, names: dict[str, object]) -> None:
@@ -175,6 +178,19 @@ def _call_enabled_scaler(
         act_on_optimizers(interp, target, node, emit_for_optimizer)
         return interp.fresh_unknown(node, name)
     return interp.fresh_unknown(node, name)
+
+
+def _unscale_wrapper(interp: Interpreter, wrapper: Instance, words: dict[str, object], node: ast.AST) -> None:
+    """Divide the gradients of the optimizer in a wrapper.
+
+    The scaler notes the division for the wrapper, so it divides again where the wrapper passes the optimizer to its
+    step.
+    """
+    values = (value for _, value in interp.stored_attributes(wrapper.key))
+    inner = [v.tracked_object for v in values if isinstance(v, ObjectRef) and v.tracked_object.role == "optimizer"]
+    if inner:
+        names = {**words, "optimizer": inner[0].name}
+        interp.emit(e.GradDivide, node, owners=tuple(each.key for each in inner), names=names)
 
 
 def _find_stepped_items(interp: Interpreter, node: ast.AST) -> ast.expr | None:

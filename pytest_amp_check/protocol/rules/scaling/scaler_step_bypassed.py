@@ -66,6 +66,7 @@ RULE = Rule(
             "was skipped: leave it out where `{scaler}.step({optimizer})` runs",
             effect="each gradient is applied twice, and an overflow that the scaler has skipped reaches the weights",
             trace_kinds=(ScalerStep,),
+            exemption="called-again",
         ),
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients scaled by `{scaler}`, and no method of its class steps through "
