@@ -100,7 +100,11 @@ LOOPS: list[tuple[str, str, list[str]]] = [
         loop(FED, "gs.unscale_(opt)", "opt.step()  # !", "gs.update()"),
         ["opt.step()", "gs.unscale_(opt)", "gs.step(opt)"],
     ),
-    ("plain-step@stepped", loop(FED, "gs.step(opt)", "opt.step()  # !", "gs.update()"), ["opt.step()", "gs.step(opt)", "gs.step(opt)"]),
+    (
+        "plain-step@stepped",
+        loop(FED, "gs.step(opt)", "opt.step()  # !", "gs.update()"),
+        ["opt.step()", "gs.step(opt)", "gs.step(opt)"],
+    ),
     (
         "backward@uneven",
         loop(
