@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from .edit_places import FindingContext, find_edit_places
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
-from .events import Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
+from .events import AutocastEnter, Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
 from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS, Framework
 from .message_templates import DEFAULT_NAMES, describe_event, fill_message, fill_template
@@ -138,7 +138,7 @@ def make_finding(
     """Return the finding of a violation. ``context`` is the code around, where the remedy may need further edits."""
     rule, kind = LABELS[label]
     places = find_edit_places(label, site, events, context, values) if context is not None else None
-    names: dict[str, str] = {}
+    names = {"region": _find_region_device(context)}
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
@@ -168,6 +168,13 @@ def make_finding(
     calls = {event.site.call_key for event in events if not event.traits.is_structural}
     finding.discovery.calls = frozenset(calls or {site.call_key})
     return finding
+
+
+def _find_region_device(context: FindingContext | None) -> str:
+    """Return the device of the regions around a violation, "cuda" if there are several or none."""
+    events = context.events if context is not None else ()
+    devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
+    return devices.pop() if len(devices) == 1 else "cuda"
 
 
 def adapt_to_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:

@@ -419,7 +419,14 @@ def checked(
     check: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
     names.update(
-        loss="loss", window="i % k == 0", sum="eps", context="autocast", operand="x", output="out", limit="1.0"
+        loss="loss",
+        window="i % k == 0",
+        sum="eps",
+        context="autocast",
+        operand="x",
+        output="out",
+        limit="1.0",
+        region="cuda",
     )
     event = kind(site, **facts, names=names)
     found = {}

@@ -313,7 +313,7 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "sum:low",
         "total = 0\n" + loop(FED.replace("    err", "    out = net(x).mean()\n    err"), STEP, "total += out  # !"),
-        ["total", ".item()", ".float()"],
+        ["total", ".float()", ".item()"],
     ),
     (
         "scale:told",
@@ -336,3 +336,24 @@ def test_what_a_message_quotes(label: str, body: str, words: list[str]) -> None:
     marked = [number for number, line in enumerate(source.split("\n"), 1) if line.endswith("# !")]
     assert [finding.line for finding in found] == marked
     assert re.findall(r"`([^`]*)`", found[0].message) == words
+
+
+@pytest.mark.parametrize(
+    ("device", "other", "named"), [("cpu", "cpu", "cpu"), ("cuda", "cuda", "cuda"), ("cpu", "cuda", "cuda")]
+)
+def test_a_region_without_autocast_is_that_of_the_device_of_the_regions(device: str, other: str, named: str) -> None:
+    program = f"""\
+import torch
+
+def train(model, optimizer, batches):
+    with torch.autocast("{other}", dtype=torch.bfloat16):
+        model(batches[0])
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("{device}", dtype=torch.bfloat16):
+            loss = model(x).float().mean()
+            loss.backward()
+        optimizer.step()
+"""
+    (finding,) = check_source(program)
+    assert finding.code == "AMP103" and f'`with torch.autocast("{named}", enabled=False):`' in finding.remedy

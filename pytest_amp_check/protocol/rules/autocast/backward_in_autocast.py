@@ -26,15 +26,15 @@ RULE = Rule(
     violations={
         "backward@region": ViolationKind(
             "`{call}` runs under autocast, so code under `enabled=False` gets low-precision "
-            'gradients: put this line alone into `with torch.autocast("cuda", enabled=False):`, or move it out of the '
-            "region",
+            'gradients: put this line alone into `with torch.autocast("{region}", enabled=False):`, or move it out of '
+            "the region",
             trace_kinds=(AutocastEnter,),
             precedence=Precedence(needs_training=True),
             any_precision=True,
         ),
         "gradient:in-region": ViolationKind(
             "`{call}` with `create_graph` runs under autocast, so code under `enabled=False` loses "
-            'precision: put this statement into `with torch.autocast("cuda", enabled=False):`',
+            'precision: put this statement into `with torch.autocast("{region}", enabled=False):`',
             effect=(
                 "a penalty on these gradients is inexact in code under `autocast(enabled=False)`; without such code "
                 "no harm"
@@ -45,7 +45,7 @@ RULE = Rule(
         ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so matrix products of the optimizer run in low "
-            'precision: put this line into `with torch.autocast("cuda", enabled=False):`, or move it out of the '
+            'precision: put this line into `with torch.autocast("{region}", enabled=False):`, or move it out of the '
             "region",
             effect=(
                 "updates of Muon, Shampoo and SOAP are inexact (Muon: 2 % off); those of other optimizers do not change"

@@ -27,7 +27,7 @@ RULE = Rule(
     violations={
         "bce@region": ViolationKind(
             "`{call}` runs under autocast, where torch raises RuntimeError: put this line into "
-            '`with torch.autocast("cuda", enabled=False):`, with `{output}.float()` for `{output}`, or use '
+            '`with torch.autocast("{region}", enabled=False):`, with `{output}.float()` for `{output}`, or use '
             "`binary_cross_entropy_with_logits` without the sigmoid before it",
             trace_kinds=(AutocastEnter,),
         ),
@@ -39,8 +39,8 @@ RULE = Rule(
         ),
         "bce@framework": ViolationKind(
             "`{call}` runs under autocast if Lightning's `precision` is mixed, where torch raises "
-            'RuntimeError: put this line into `with torch.autocast("cuda", enabled=False):`, with `{output}.float()` '
-            "for `{output}`, or use `binary_cross_entropy_with_logits` without the sigmoid before it"
+            'RuntimeError: put this line into `with torch.autocast("{region}", enabled=False):`, with '
+            "`{output}.float()` for `{output}`, or use `binary_cross_entropy_with_logits` without the sigmoid before it"
         ),
     },
     rationale="""\

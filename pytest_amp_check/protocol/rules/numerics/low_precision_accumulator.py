@@ -57,8 +57,8 @@ RULE = Rule(
     ),
     violations={
         "sum:low": ViolationKind(
-            "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add "
-            "`.item()` or `.float()` of the tensor"
+            "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add `.float()` of the tensor, or "
+            "`.item()` of a number"
         ),
         "sum:average": ViolationKind(
             "`{sum}` keeps a moving average in {dtype}, where small updates round to nothing: call `.float()` "

@@ -30,7 +30,7 @@ RULE = Rule(
     violations={
         "positions:angles": ViolationKind(
             "`{call}` computes angles in low precision, so they are off by radians: compute {wide} in "
-            '`with torch.autocast("cuda", enabled=False):`'
+            '`with torch.autocast("{region}", enabled=False):`'
         ),
         "positions:cast": ViolationKind(
             "`{call}` rounds positions to low precision before their sine or cosine: make it float32 "
@@ -75,7 +75,7 @@ RULE = Rule(
         ),
         "positions:product": ViolationKind(
             "Autocast rounds `{call}`, also of float32 operands, and `{use}` needs its digits: put this "
-            'statement into `with torch.autocast("cuda", enabled=False):`',
+            'statement into `with torch.autocast("{region}", enabled=False):`',
             INFO,
             effect=(
                 "the product has only 3 digits (2 in bfloat16): angles are up to 0.03 radians off, pixels 1.3; no error"
@@ -84,7 +84,7 @@ RULE = Rule(
         ),
         "positions:chain": ViolationKind(
             "Autocast rounds each product of `{call}`, also of float32 operands, and the errors add up: "
-            'put this statement into `with torch.autocast("cuda", enabled=False):`',
+            'put this statement into `with torch.autocast("{region}", enabled=False):`',
             INFO,
             effect="the matrix has only 2 to 3 digits, so a rotation also stretches, and positions drift; no error",
             certainty=Certainty(is_possible=True),
