@@ -455,7 +455,7 @@ def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
 
 def ratio(step: Callable[[], None]) -> float:
     recording: Any = record()
-    recording._recorder.finite.explain = None
+    recording._recorder.nonfinite_reports.explain = None
     with recording:
         seconds(step, 4)
         without = seconds(step, 16)

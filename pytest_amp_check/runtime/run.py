@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
-    from .record.listeners.non_finite import NonFiniteCause, NonFiniteRecord
+    from .record.non_finite.causes import NonFiniteCause
+    from .record.non_finite.records import NonFiniteRecord
     from .replay.replay import Replay
 
 #: Largest number of findings, skipped-step rows and scale changes that one assertion message lists.
@@ -292,7 +293,7 @@ class Run:
         """
         __tracebackhide__ = True
         self._assert_recorded()
-        if not self._recorder.nonfinite.is_watching:
+        if not self._recorder.nonfinite_reports.is_watching:
             raise ValueError(
                 "This run was recorded with memory=True, which leaves out the watch for what is not finite"
             )
@@ -310,12 +311,12 @@ class Run:
     @property
     def bad_losses(self) -> int:
         """The number of backward passes that started from a non-finite loss, including skipped steps."""
-        return self._recorder.nonfinite.bad_losses
+        return self._recorder.nonfinite_reports.bad_losses
 
     @property
     def first_bad_loss(self) -> int | None:
         """The index, counted from 0, of the first step with a non-finite loss; None if every loss was finite."""
-        return self._recorder.nonfinite.first_bad_loss
+        return self._recorder.nonfinite_reports.first_bad_loss
 
     def assert_scale(
         self,
@@ -637,7 +638,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         # Replaying a step keeps tensors alive, and the memory figures would include these tensors.
-        self._recorder.nonfinite.explain = None if memory else _explain_nonfinite
+        self._recorder.nonfinite_reports.explain = None if memory else _explain_nonfinite
         self.run = Run(self._recorder, title=title)
         self._is_broken = False
         collectors = self._recorder.recording.collectors

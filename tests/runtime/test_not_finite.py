@@ -34,13 +34,26 @@ def line_of(mark: str) -> int:
     return number
 
 
+#: Functions of the recorder that test where a tensor is, and their answer for a tensor on a device.
+DEVICE_ANSWERS = {
+    "listeners.non_finite.is_on_cpu": False,
+    "listeners.non_finite.is_on_gpu": True,
+    "non_finite.device_checks.is_on_gpu": True,
+    "non_finite.statistics.is_on_cpu": False,
+}
+
+
+def count_as_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors count as being on a device."""
+    for name, answer in DEVICE_ANSWERS.items():
+        monkeypatch.setattr(f"pytest_amp_check.runtime.record.{name}", lambda tensor, answer=answer: answer)
+
+
 @pytest.fixture(params=["CPU", "device", "device whose numbers wait"])
 def each_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tensors count as being on a device, and also the numbers of scalers."""
     if request.param != "CPU":
-        listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-        monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-        monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+        count_as_on_device(monkeypatch)
     if request.param == "device whose numbers wait":
         monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values._is_on_cpu", lambda tensor: False)
 
@@ -970,9 +983,7 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
     how: str, op: str, scaler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on a GPU, whose numbers are available when the next step fetches them.
-    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    count_as_on_device(monkeypatch)
     torch.manual_seed(0)
     run = train(Net(how, call=3), scaler=scaler)
     finding = only(run)
@@ -983,9 +994,7 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
 
 
 def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    count_as_on_device(monkeypatch)
     monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads.DeviceTransfer.is_ready", False)
     torch.manual_seed(0)
     finding = only(train(Net("divides", call=5)))
@@ -997,9 +1006,7 @@ def test_a_skipped_step_of_a_settled_scale_is_explained_on_each_device(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if place != "CPU":
-        listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-        monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-        monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+        count_as_on_device(monkeypatch)
     if place == "device that steps by itself":
         # A fused optimizer on a GPU decides there about its step, and the scaler reads nothing.
         monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)
@@ -1052,9 +1059,7 @@ def test_weights_are_kept_in_an_eighth_of_the_free_memory(
 
 
 def test_a_hidden_overflow_is_reported_when_a_device_has_returned_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    count_as_on_device(monkeypatch)
     # A mode for hidden overflows would have compiled code compiled again, and other tests of the process compile.
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:
@@ -1121,9 +1126,7 @@ def test_a_step_that_several_loops_call_is_searched_for_hidden_overflows_in_few_
 def test_a_device_is_waited_for_in_the_step_after_the_checked_one(
     is_fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    count_as_on_device(monkeypatch)
     monkeypatch.setattr(DeviceTransfer, "is_ready", False)
     if is_fused:
         monkeypatch.setattr("pytest_amp_check.runtime.record.deferred_values.FoundInf.is_known", False)

@@ -28,10 +28,12 @@ from .listeners.scalers import ScalerListener
 from .listeners.scaling import ScalingListener
 from .listeners.schedulers import SchedulerListener
 from .listeners.sizes import SizeListener
+from .listeners.taped_calls import TapeListener
 from .listeners.threads import ThreadListener
 from .listeners.traces import TraceListener
 from .listeners.weights import WeightListener
 from .listeners.zero_grad import ClearingListener
+from .non_finite.reports import NonFiniteReports
 from .recording import Recording
 from .regions import LeftRegion
 from .scaled_losses import ScaledLosses
@@ -57,16 +59,20 @@ class Recorder:
         self._forward_listener = ForwardListener(recording)
         self.overflows = OverflowListener(recording)
         self.weights = WeightListener(recording)
-        self.nonfinite = NonFiniteListener(recording, self.overflows, self.weights)
+        self.nonfinite_reports = NonFiniteReports(recording)
+        self.taped_calls = TapeListener(recording, self.nonfinite_reports, self.weights)
+        self.nonfinite = NonFiniteListener(recording, self.nonfinite_reports, self.taped_calls, self.overflows)
         self.threads = ThreadListener(recording)
-        self.autocast = AutocastListener(recording, self.weights, self.threads, self.nonfinite)
+        self.autocast = AutocastListener(recording, self.weights, self.threads, self.taped_calls)
         self.traces = TraceListener(recording)
         self.losses = LossListener(recording)
         self.gradients = GradientListener(recording, self.weights)
         self.clearing_listener = ClearingListener(recording, self.gradients)
         self.clipping_listener = ClippingListener(recording, self.gradients)
         self.penalties = PenaltyListener(recording, scaled_losses)
-        self.derivatives = DerivativeListener(recording, scaled_losses, self.gradients, self.nonfinite)
+        self.derivatives = DerivativeListener(
+            recording, scaled_losses, self.gradients, self.nonfinite_reports.derivatives
+        )
         self.sizes = SizeListener(recording)
         self.backward = BackwardListener(
             recording, self.gradients, scaled_losses, self.penalties, self.nonfinite, self.sizes
@@ -79,7 +85,7 @@ class Recorder:
         )
         self.schedulers = SchedulerListener(recording)
         self.scaling_listener = ScalingListener(
-            recording, scaled_losses, self._forward_listener, self.construction, self.nonfinite
+            recording, scaled_losses, self._forward_listener, self.construction, self.taped_calls
         )
         self.followers = StepFollowersListener(recording)
         self.scalers = ScalerListener(

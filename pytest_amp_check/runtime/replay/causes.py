@@ -11,20 +11,10 @@ from torch import nn
 
 from ...protocol.sites import Site
 from ..record.derivatives import Derivative
-from ..record.listeners.non_finite import (
-    GRADIENTS,
-    PARAMETERS,
-    RATE,
-    RUNNING,
-    SKIPPED,
-    STATISTIC,
-    STATISTICS,
-    NonFiniteCause,
-    NonFiniteRecord,
-)
-from ..record.listeners.non_finite import (
-    GROWN as GROWN_WEIGHTS,
-)
+from ..record.non_finite.causes import GROWN as GROWN_WEIGHTS
+from ..record.non_finite.causes import RATE, STATISTIC, NonFiniteCause
+from ..record.non_finite.records import GRADIENTS, PARAMETERS, SKIPPED, STATISTICS, NonFiniteRecord
+from ..record.non_finite.statistics import RUNNING
 from .magnitudes import Magnitudes, is_finite, measure_magnitudes
 from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin, Underflow
 

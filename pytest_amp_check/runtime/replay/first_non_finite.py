@@ -10,18 +10,8 @@ import torch
 from torch import nn
 
 from ..record.active import hide_recorders
-from ..record.listeners.non_finite import (
-    INTENDED,
-    LOSS,
-    OF_LARGE,
-    ONLY_LOW,
-    PARAMETERS,
-    SKIPPED,
-    STATISTICS,
-    NonFiniteCause,
-    NonFiniteRecord,
-    TapedBackward,
-)
+from ..record.non_finite.causes import INTENDED, OF_LARGE, ONLY_LOW, NonFiniteCause
+from ..record.non_finite.records import LOSS, PARAMETERS, SKIPPED, STATISTICS, NonFiniteRecord, TapedBackward
 from .causes import (
     INFINITY,
     OVERFLOW,

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..emulate.one_device import without_device_checks
-from ..record.listeners.non_finite import TapedBackward
+from ..record.non_finite.records import TapedBackward
 from ..record.tape import Precision, Slot, TapedCall, get_at_path
 from .op_trace import OpTrace
 

@@ -14,7 +14,7 @@ from ..sites import calling_frame, is_inner
 from ..source.call_texts import ContextText, SiteText
 from ..source.mentions import chooses_autocast
 from .listener import Listener, call_listener_method, listener_method
-from .non_finite import NonFiniteListener
+from .taped_calls import TapeListener
 from .threads import ThreadListener
 from .weights import KEEPS_DETACHED, WeightListener
 
@@ -23,12 +23,12 @@ class AutocastListener(Listener):
     """A listener for autocast contexts."""
 
     def __init__(
-        self, recording: Recording, weights: WeightListener, threads: ThreadListener, finite: NonFiniteListener
+        self, recording: Recording, weights: WeightListener, threads: ThreadListener, taped_calls: TapeListener
     ) -> None:
         super().__init__(recording)
         self._weights = weights
         self._threads = threads
-        self._nonfinite = finite
+        self._taped_calls = taped_calls
         #: Id of a location at which an autocast was constructed, and the arguments.
         self._constructions: set[tuple[object, ...]] = set()
         #: Ids of the locations at which a backward pass entered autocast with a dtype of its own.
@@ -73,7 +73,7 @@ class AutocastListener(Listener):
             else self.sites.current_site()
         )
         self.regions.enter(site, region.device, dtype, enabled=enabled)
-        self._nonfinite.note_region()
+        self._taped_calls.note_region()
         if enabled:
             self.recording.program.attributes.enters_autocast = True
         cache = bool(region._cache_enabled)

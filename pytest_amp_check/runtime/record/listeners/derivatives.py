@@ -9,6 +9,7 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Event
 from ..deferred_values import FoundInf
+from ..derivatives import Derivatives
 from ..graph import find_tensors
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
@@ -16,7 +17,6 @@ from ..source.call_texts import SiteText
 from ..sums import can_observe
 from .gradients import GradientListener
 from .listener import Listener, listener_method
-from .non_finite import NonFiniteListener
 
 
 class DerivativeListener(Listener):
@@ -31,12 +31,12 @@ class DerivativeListener(Listener):
         recording: Recording,
         scaled_losses: ScaledLosses,
         gradients: GradientListener,
-        nonfinite: NonFiniteListener,
+        derivatives: Derivatives,
     ) -> None:
         super().__init__(recording)
         self._scaled_losses = scaled_losses
         self._gradients = gradients
-        self._nonfinite = nonfinite
+        self._derivatives = derivatives
         #: The overflow since the last step, or None; and ids of the reported locations.
         self._overflow: Event | None = None
         self._reported_site_ids: set[int] = set()
@@ -52,7 +52,7 @@ class DerivativeListener(Listener):
             return
         is_scaled = self._scaled_losses.find_below(roots) is not None or any(map(self._is_scaled_gradient, roots))
         site = self.sites.current_site()
-        self._nonfinite.derivatives.record(tensors, site, is_scaled=is_scaled)
+        self._derivatives.record(tensors, site, is_scaled=is_scaled)
         self._gradients.has_scaled_derivatives |= is_scaled
         # With a graph the result enters a loss, and the scaler sees its overflow in the gradients.
         if not is_scaled or create_graph or self._overflow is not None or id(site) in self._reported_site_ids:
@@ -63,7 +63,7 @@ class DerivativeListener(Listener):
 
     def _is_scaled_gradient(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor is a scaled ``.grad``, or the result of another call for a scaled loss."""
-        earlier = self._nonfinite.derivatives.by_storage().get(int(tensor.untyped_storage()._cdata))
+        earlier = self._derivatives.by_storage().get(int(tensor.untyped_storage()._cdata))
         if earlier is not None:
             return earlier.is_scaled
         keys = self._gradients.owners_of(tensor)

@@ -169,7 +169,7 @@ class ScalerListener(Listener):
         self._optimizers.note_step(tracked, skipped)
         self._followers.record_step(tracked, optimizer, skipped)
         self._derivatives.record_step(skipped)
-        self._nonfinite.check_skip(tracked, scaler, optimizer)
+        self._nonfinite.skips.check_skip(tracked, scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
@@ -221,7 +221,7 @@ class ScalerListener(Listener):
         update = self._last_event
         assert isinstance(update, e.Update)
         update.steps, update.growth_interval = tracked_scaler.steps, scaler.get_growth_interval()
-        cause = self._nonfinite.pending_cause
+        cause = self._nonfinite.reports.pending_cause
         if cause is not None:
             update.cause, update.trace = describe_violation(cause, self.recording.program), cause.trace
         readings.run_when_known(functools.partial(_store_skips, update, tracked_scaler, scale))

@@ -17,8 +17,8 @@ from ..source.call_texts import ContextText, Role, SiteText
 from ..tracked import TrackedScaler
 from .forwards import ForwardListener
 from .listener import Listener, listener_method
-from .non_finite import NonFiniteListener
 from .scaler_construction import ScalerConstructionListener
+from .taped_calls import TapeListener
 
 
 class ScalingListener(Listener):
@@ -30,13 +30,13 @@ class ScalingListener(Listener):
         scaled_losses: ScaledLosses,
         forwards: ForwardListener,
         construction: ScalerConstructionListener,
-        finite: NonFiniteListener,
+        taped_calls: TapeListener,
     ) -> None:
         super().__init__(recording)
         self._scaled_losses = scaled_losses
         self._forwards = forwards
         self._construction = construction
-        self._nonfinite = finite
+        self._taped_calls = taped_calls
         #: The op mode while it is paused, because the op of scaling one loss is known without it.
         self._paused_ops: LooseOps | None = None
         #: (``id`` of a scaling location, dtypes of the regions before) that were already examined.
@@ -72,7 +72,7 @@ class ScalingListener(Listener):
             self._construction.record_disabled_scale(scaler)
             return
         if self._paused_ops is not None:
-            self._nonfinite.record_scaling(outputs, scaler._scale, result)
+            self._taped_calls.record_scaling(outputs, scaler._scale, result)
         tracked = self.registry.track_scaler(scaler)
         site = self.sites.current_site()
         names = self.recording.query_source(site, _scale_names)

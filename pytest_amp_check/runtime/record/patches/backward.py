@@ -37,7 +37,7 @@ def _notify_anomaly_mode(recorder: Recorder, context: Any, check_nan: bool = Tru
 
 
 def _notify_backward_call(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
-    recorder.nonfinite.record_backward_call()
+    recorder.taped_calls.record_backward_call()
 
 
 def _wrap_run_backward(original: Any) -> Any:

@@ -62,14 +62,14 @@ def _call_outermost(original: Any, module: torch.nn.Module, args: tuple[Any, ...
     for recorder in recorders:
         recorder.weights.note_call(module)
     try:
-        calls = [recorder.nonfinite.record_module_begin(module, args, kwargs) for recorder in recorders]
+        calls = [recorder.taped_calls.record_module_begin(module, args, kwargs) for recorder in recorders]
         result = original(module, *args, **kwargs)
     finally:
         THREAD.in_module = False
         for recorder in recorders:
             recorder.weights.note_call_end(module)
     for recorder, call in zip(recorders, calls, strict=True):
-        recorder.nonfinite.record_module_end(call, result)
+        recorder.taped_calls.record_module_end(call, result)
     return result
 
 
