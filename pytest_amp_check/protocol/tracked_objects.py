@@ -106,6 +106,7 @@ class ModuleTraining(NamedTuple):
       Trainer.
     - ``runs_with_gradients``: False if each known forward runs without gradients, None without a known forward.
     - ``adapters``: the object of added adapters, which are trained although the module is frozen.
+    - ``frozen_under``: answers to predicates (key, truth) under each of which all parameters are frozen.
     """
 
     frozen: bool = False
@@ -113,6 +114,7 @@ class ModuleTraining(NamedTuple):
     trainer_float16: bool | None = None
     runs_with_gradients: bool | None = None
     adapters: int | None = None
+    frozen_under: frozenset[tuple[int, bool]] = frozenset()
 
     def join(self, other: ModuleTraining) -> ModuleTraining:
         """Return the training of a module that is one of two modules."""

@@ -5,35 +5,42 @@ from __future__ import annotations
 import ast
 from bisect import bisect_left
 
+from ..protocol.fast_namedtuple import NamedTuple
 from .interpreter.interpreter import Interpreter
 from .project.module import Class, Function, Module
 from .project.syntax import tail_name
 
 
-class _ClearingFunctions:
-    """Functions of a file that may clear gradients; None before the search."""
+class _ClearingCode(NamedTuple):
+    """The names in a file that refer to clearing, and the functions that may clear gradients."""
 
-    def __init__(self) -> None:
-        self.functions: list[Function] | None = None
-        #: Names in the file that refer to clearing.
-        self.clearing_names: set[str] = set()
+    names: set[str]
+    functions: list[Function]
+
+
+class _ClearingByFile(dict[Module, _ClearingCode]):
+    """Clearing code by file."""
 
 
 def may_be_cleared_around(interp: Interpreter, function: Function) -> bool:
-    """Return True if code of this file may clear the gradients of a function before the next call of the function.
+    """Return True if code may clear the gradients of a function before the next call of the function.
 
-    Methods of an unrelated class clear only gradients of their own objects. A method that overrides another method runs
-    instead of the other method.
+    The code of the analyzed file counts, and that of the file with the function. Methods of an unrelated class clear
+    only gradients of their own objects. A method that overrides another method runs instead of the other method.
     """
-    module = interp.module
-    known = interp.file_data(_ClearingFunctions)
-    if known.functions is None:
-        known.clearing_names = set(filter(_is_clearing, module.identifiers))
-        known.functions = _find_clearing_functions(module, known.clearing_names) if known.clearing_names else []
-    if not known.clearing_names:
+    return any(_may_clear_around(interp, module, function) for module in {interp.module, function.module})
+
+
+def _may_clear_around(interp: Interpreter, module: Module, function: Function) -> bool:
+    known = interp.file_data(_ClearingByFile)
+    if module not in known:
+        names = set(filter(_is_clearing, module.identifiers))
+        known[module] = _ClearingCode(names, _find_clearing_functions(module, names) if names else [])
+    names, functions = known[module]
+    if not names:
         return False
-    loose = not known.clearing_names.isdisjoint(module.used_names) or not known.functions
-    return loose or any(_may_run_around(module, each, function) for each in known.functions)
+    loose = not names.isdisjoint(module.used_names) or not functions
+    return loose or any(_may_run_around(module, each, function) for each in functions)
 
 
 def _find_clearing_functions(module: Module, clearing_names: set[str]) -> list[Function]:

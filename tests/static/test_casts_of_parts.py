@@ -26,6 +26,8 @@ LOOP = "for p in model.parameters():\n        "
 APPLIED = "def cast(m):\n    if isinstance(m, nn.Linear):\n        {}\n"
 NESTED = "def shrink(net):\n    def cast(layer):\n        {}\n    net.apply(cast)\n"
 WRONG = [
+    ("", "model.requires_grad_(args.lora)\n    if args.lora:\n        model.half()"),
+    ("", "model.requires_grad_(not args.lora)\n    if args.other:\n        model.half()"),
     ("", f"{LOOP}p.data = p.data.half()"),
     ("", f"{LOOP}p.data = p.to(torch.bfloat16)"),
     ("", f"{LOOP}p.data = p.data.to(dtype=torch.float16)"),
@@ -57,6 +59,9 @@ RIGHT = [
     (NESTED.format("layer.half()"), "shrink(teacher)"),
     (NESTED.format("layer.half()"), f"shrink(model)\n    {LOOP}p.data = p.data.float()"),
     ("", "model.requires_grad_(False)\n    for m in model.modules():\n        m.half()"),
+    ("", "model.requires_grad_(not args.lora)\n    if args.lora:\n        model.half()"),
+    ("", "model.requires_grad_(args.full and args.unet)\n    if not args.full:\n        model.half()"),
+    ("", "if args.lora:\n        model.half()\n    model.requires_grad_(not args.lora)"),
 ]
 
 

@@ -184,3 +184,53 @@ class Trainer:
 def test_an_engine_that_steps_and_clears_what_it_receives_is_no_optimizer(after: str, mark: str) -> None:
     text = WITH_FLAG.format(after=after, mark=mark)
     assert places(check_source(text)) == marks(text)
+
+
+#: A base class that clears through a helper of its own, and a file with a subclass that names no clear.
+CLEARED_IN_BASE = """
+=== unit.py
+import torch
+from checks import given, timed
+
+
+class Unit:
+    def __init__(self, module, make, clears_late=False):
+        self.module, self.clears_late, self.has_stepped = module, clears_late, False
+        self.optimizer = make(module)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def clear(self, state):
+        optimizer = given(self.optimizer)
+        with timed(state):
+            optimizer.{cleared}
+
+    def train_step(self, state, batch):
+        if self.has_stepped and self.clears_late:
+            self.{called}(state)
+        with torch.autocast("cuda"):
+            loss = self.compute_loss(state, batch)
+        self.scaler.scale(loss).backward(){mark}
+        optimizer = given(self.optimizer)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.clears_late:
+            self.has_stepped = True
+        else:
+            self.{called}(state)
+
+    def log(self, state):
+        pass
+
+=== child.py
+from unit import Unit
+
+
+class Child(Unit):
+    def compute_loss(self, state, batch):
+        return self.module(batch).mean()
+"""
+
+
+def test_a_base_class_in_another_file_clears(tmp_path: Path) -> None:
+    write(tmp_path, CLEARED_IN_BASE.format(cleared="zero_grad()", called="clear", mark=""))
+    assert found(tmp_path) == tree_marks(tmp_path)

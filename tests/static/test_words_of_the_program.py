@@ -357,3 +357,28 @@ def train(model, optimizer, batches):
 """
     (finding,) = check_source(program)
     assert finding.code == "AMP103" and f'`with torch.autocast("{named}", enabled=False):`' in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("config", "named"), [("FLAGS.config", "config.precision"), ("settings", "settings.precision")]
+)
+def test_a_condition_names_a_setting_of_another_package(config: str, named: str) -> None:
+    program = f"""\
+import torch
+from absl.flags import FLAGS
+import settings
+from accelerate import Accelerator
+
+def train(model, batches):
+    config = {config}
+    accelerator = Accelerator(mixed_precision=config.precision)
+    if accelerator.mixed_precision == "fp16":
+        model.to(torch.float16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for x in batches:
+        accelerator.backward(model(x).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    conditions = [finding.condition for finding in check_source(program) if finding.code == "AMP501"]
+    assert [f"`{named} == 'fp16'` is true" in condition for condition in conditions] == [True]

@@ -10,6 +10,7 @@ from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate
 from .values.containers import UnionValue
+from .values.definitions import ExternalName
 from .values.tensors import TensorValue
 from .values.value import EMPTY, NO_CONSTANT, Const, Divisor, UnknownValue, Value, join_provenance
 
@@ -63,8 +64,14 @@ def is_equal(interp: Interpreter, value: Value, other: object, node: ast.AST) ->
     pair = sorted(
         (repr(value.identity_key(interp.unique_number)), repr(Const(other).identity_key(interp.unique_number)))
     )
-    source_text = value.source_text if isinstance(value, UnknownValue) else ""
-    return interp.predicate_formula(("equal", *pair), TextTemplate("{} == {!r}", source_text, other), value.loops, node)
+    named: object = ""
+    if isinstance(value, UnknownValue):
+        named = value.source_text
+    elif isinstance(value, ExternalName):
+        # Programs seldom write more of a dotted name than the object and its attribute.
+        named = ".".join(value.name.split(".")[-2:])
+    text = TextTemplate("{} == {!r}", named, other) if named != "" else ""
+    return interp.predicate_formula(("equal", *pair), text, value.loops, node)
 
 
 def number_key(interp: Interpreter, number: Value) -> object:

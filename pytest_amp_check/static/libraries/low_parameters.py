@@ -12,7 +12,8 @@ from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.sites import Site, TraceFacts
 from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes.lineage import base_value, lineage_of
-from ..interpreter.conditions import Formula, conjunction
+from ..interpreter.conditions import Formula, conjunction, implied_literals
+from ..interpreter.expressions.conditional import condition_formula
 from ..interpreter.expressions.names import role_by_use
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -562,11 +563,18 @@ def _find_construction(interp: Interpreter, node: ast.expr | None) -> ast.Call |
 
 
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """Mark a module as frozen by ``requires_grad_(False)``."""
+    """Mark a module as frozen by ``requires_grad_(False)``, or where a condition is false that the call receives."""
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
-    tracked_object = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
-    if tracked_object is not None:
+    tracked_object = _find_module(interp, of) if of is not None and asked is not None else None
+    if tracked_object is None or asked is None:
+        return
+    if constant_of_node(asked) is False:
         tracked_object.attributes.freeze()
+        return
+    trained = interp.without_events(lambda: condition_formula(interp, asked))
+    training = tracked_object.attributes.training
+    under = training.frozen_under.union((key, not truth) for key, truth in implied_literals(trained))
+    tracked_object.attributes.training = training._replace(frozen_under=under)
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:

@@ -17,6 +17,8 @@ def _check_trained_casts(program: Program) -> Verdicts:
             event = node.event
             if not isinstance(event, ModuleCast) or event.subject not in trained:
                 continue
+            if not program.objects[event.subject].attributes.training.frozen_under.isdisjoint(event.guards):
+                continue
             if not event.trained:
                 if event.returns and event.dtype in ("float16", "bfloat16"):
                     yield "cast:returned", event, {"dtype": event.dtype}, ()
