@@ -177,6 +177,8 @@ class ProgramTraining:
         self.trained_by_unknown: set[int] = set()
         #: Calls that run backward a loss of one module alone, as far as the code shows.
         self.backwards_of_sole_modules: set[Call] = set()
+        #: Keys of modules to the answers to predicates (key, truth) under each of which the module is frozen.
+        self.frozen_under: dict[int, frozenset[tuple[int, bool]]] = {}
         #: Some code runs the loss of unknown modules backward, and freezes modules.
         self.freezes_unknown = False
 

@@ -138,7 +138,7 @@ def make_finding(
     """Return the finding of a violation. ``context`` is the code around, where the remedy may need further edits."""
     rule, kind = LABELS[label]
     places = find_edit_places(label, site, events, context, values) if context is not None else None
-    names = {"region": _find_region_device(context)}
+    names = _name_region(context)
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
@@ -170,11 +170,11 @@ def make_finding(
     return finding
 
 
-def _find_region_device(context: FindingContext | None) -> str:
-    """Return the device of the regions around a violation, "cuda" if there are several or none."""
+def _name_region(context: FindingContext | None) -> dict[str, str]:
+    """Return the device of the regions around a violation, as a name in its message, if there is one other than CUDA."""
     events = context.events if context is not None else ()
     devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
-    return devices.pop() if len(devices) == 1 else "cuda"
+    return {"region": devices.pop()} if len(devices) == 1 and "cuda" not in devices else {}
 
 
 def adapt_to_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:

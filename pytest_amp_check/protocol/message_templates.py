@@ -27,6 +27,7 @@ DEFAULT_NAMES = {
     "operand": "the operand",
     "loop": "the loop that uses it",
     "limit": "the max_norm",
+    "region": "cuda",
 }
 
 

@@ -80,6 +80,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool], near_r
         *in_float16,
         *scaled_adapters,
     }
+    program.attributes.training.frozen_under = {
+        t.key: under for t in program.objects if (under := t.attributes.training.frozen_under)
+    }
     frozen = {t.key for t in program.objects if t.attributes.training.frozen or t.attributes.training.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [t for t in stepped if not (t.attributes.wrapped or t.attributes.keeps_float32_copies)]

@@ -425,7 +425,7 @@ STATEMENTS: list[Case] = [
         "cpu16",
         "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
         "positions:angles",
-        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cuda", enabled=False):'],
+        ["t[:, None] @ inv", "t[:, None].float() @ inv.float()", 'with torch.autocast("cpu", enabled=False):'],
     ),
     ("cuda", "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).exp()", "", []),
     # Attention of other packages takes three tensors of one dtype.

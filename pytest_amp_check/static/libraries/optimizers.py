@@ -323,8 +323,7 @@ def _make_subclass_optimizer(
 
     Return None for a class that steps another optimizer through a scaler: its own methods tell what it does.
     """
-    step = method_of(interp, cls, "step")
-    if step is not None and _steps_through_scaler(step):
+    if steps_through_scaler(interp, cls):
         return None
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     clearing = interp.file_data(_ClearingClasses)
@@ -336,10 +335,11 @@ def _make_subclass_optimizer(
     return made
 
 
-def _steps_through_scaler(step: Function) -> bool:
-    """Return True if a method passes an optimizer to the ``step`` of a scaler."""
-    roles = step.module.role_by_text
-    return any(
+def steps_through_scaler(interp: Interpreter, cls: Class) -> bool:
+    """Return True if the ``step`` of a class passes an optimizer to the ``step`` of a scaler."""
+    step = method_of(interp, cls, "step")
+    roles = {} if step is None else step.module.role_by_text
+    return step is not None and any(
         isinstance(node, ast.Call)
         and node.args
         and tail_name(node.func) == "step"

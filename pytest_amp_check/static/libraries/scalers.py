@@ -35,7 +35,7 @@ from .flags import is_flag
 from .framework_bases import find_base_that_saves
 from .local_scalers import is_local_scaler
 from .losses.backward import backward_gradient_of, emit_penalty, make_loss_names, run_backward
-from .optimizers import act_on_optimizers
+from .optimizers import act_on_optimizers, steps_through_scaler
 from .overhead import RepeatedCosts
 from .owners import all_optimizer_keys
 from .regions import enabled_condition
@@ -153,7 +153,7 @@ def _call_enabled_scaler(
             return NONE
         if isinstance(target, SequenceValue) and has_unknown_arguments(interp, node):
             target = target.items[0] if target.items else interp.fresh_unknown(node)
-        if name == "unscale_" and isinstance(target, Instance):
+        if name == "unscale_" and isinstance(target, Instance) and steps_through_scaler(interp, target.cls):
             _unscale_wrapper(interp, target, words, node)
             return interp.fresh_unknown(node, name)
         closure = name == "step" and isinstance(first_or_named(args[1:], keywords, "closure"), FunctionValue)

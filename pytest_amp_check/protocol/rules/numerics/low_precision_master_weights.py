@@ -17,7 +17,7 @@ def _check_trained_casts(program: Program) -> Verdicts:
             event = node.event
             if not isinstance(event, ModuleCast) or event.subject not in trained:
                 continue
-            if not program.objects[event.subject].attributes.training.frozen_under.isdisjoint(event.guards):
+            if not program.attributes.training.frozen_under.get(event.subject, frozenset()).isdisjoint(event.guards):
                 continue
             if not event.trained:
                 if event.returns and event.dtype in ("float16", "bfloat16"):
