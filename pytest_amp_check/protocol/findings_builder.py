@@ -171,7 +171,7 @@ def make_finding(
 
 
 def _name_region(context: FindingContext | None) -> dict[str, str]:
-    """Return the device of the regions around a violation, as a name in its message, if there is one other than CUDA."""
+    """Return the device of the regions around a violation, as a name in its message, if it is not CUDA."""
     events = context.events if context is not None else ()
     devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
     return {"region": devices.pop()} if len(devices) == 1 and "cuda" not in devices else {}
