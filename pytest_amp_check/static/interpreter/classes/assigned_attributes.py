@@ -91,9 +91,11 @@ def _evaluate_in_method(interp: Interpreter, receiver: Instance, method: Functio
         _bind_locals(interp, frame, method, expression, 0)
         return interp.evaluate(expression)
 
+    # The method runs once, wherever the attribute is read.
+    loops, interp.state.loops = interp.state.loops, []
     value = interp.without_events(evaluate)
     interp.active_functions.pop()
-    interp.state.frame = outer
+    interp.state.frame, interp.state.loops = outer, loops
     return value
 
 
@@ -105,16 +107,24 @@ MAX_LOCAL_DEPTH = 3
 
 
 def _bind_locals(interp: Interpreter, frame: Frame, method: Function, expression: ast.expr, depth: int) -> None:
-    """Bind the local variables of a method that an expression uses, each to its last assignment before it."""
+    """Bind the local variables of a method that an expression uses, each to its last assignment or import before it."""
     wanted = names_in(expression) - frame.vars.keys()
     if not wanted or depth >= MAX_LOCAL_DEPTH:
         return
     found: dict[str, ast.expr] = {}
     for statement in statements_in(method.body):
         if getattr(statement, "lineno", 0) < expression.lineno:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)) and not wanted.isdisjoint(
+                _imported_names(statement)
+            ):
+                interp.execute_block([statement])
             pairs = assigned_pairs(statement)
             found.update((left.id, right) for left, right in pairs if isinstance(left, ast.Name) and left.id in wanted)
     for name, value in found.items():
         if name not in names_in(value):
             _bind_locals(interp, frame, method, value, depth + 1)
             frame.vars[name] = interp.evaluate(value)
+
+
+def _imported_names(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}

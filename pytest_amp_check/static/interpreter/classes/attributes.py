@@ -129,7 +129,7 @@ def get_instance_attribute(interp: Interpreter, receiver: Instance, name: str, n
         return as_mapping(interp, receiver)
     value = interp.state.heap.get((receiver.key, name))
     if value is not None:
-        if isinstance(value, UnknownValue) and receiver.is_changed(name):
+        if isinstance(value, UnknownValue) and receiver.is_changed(name) and not _is_scaler(receiver, name):
             value.loops |= interp.current_loops()
         return _unless_overwritten(interp, receiver, name, value)
     found = find_in_class(interp, receiver, name, node)
@@ -144,6 +144,11 @@ def get_instance_attribute(interp: Interpreter, receiver: Instance, name: str, n
     found = first_result(interp.handlers.inherited_attributes, interp, receiver, name, node)
     found = found or ask_delegate(interp, receiver, node, lambda delegate: attribute_of(interp, delegate, name, node))
     return found or interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
+
+
+def _is_scaler(receiver: Instance, name: str) -> bool:
+    """Return True if a class uses an attribute as a scaler, which the program has from the first step on, or never."""
+    return any(cls.module.role_by_text.get(f"self.{name}") == "scaler" for cls in receiver.lineage)
 
 
 class _DelegatingInstances(set[int]):
