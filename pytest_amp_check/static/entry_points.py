@@ -69,7 +69,7 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
-from .project.relevance import LOW_DTYPE_NAMES
+from .project.relevance import LOW_DTYPE_NAMES, is_of_another_framework
 from .project.syntax import tail_name, walk
 from .zero_grad_search import may_be_cleared_around
 
@@ -167,6 +167,8 @@ def analyze_module(
 
     ``visited_calls`` records the calls, and ``branch_runs`` the branches that each entry point executes.
     """
+    if is_of_another_framework(module):
+        return {}
     interp = Interpreter(HANDLERS, module, program, {}, project)
     interp.visited_calls = visited_calls
     try:

@@ -122,3 +122,31 @@ def test_what_is_done_to_unscaled_gradients(statements: str, label: str) -> None
     source = source.replace("    for p in", "    scaler.unscale_(opt)\n    for p in")
     found = [finding.label for finding in check_source(source, "train.py")]
     assert found == ([label] if label in ("step@discarded", "step@divided") else [])
+
+
+OUTER = """\
+import torch
+
+def train(model, loader, saved):
+    inner, outer = torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.7)
+    scaler = torch.amp.GradScaler("cuda")
+    for step, x in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(inner)
+        scaler.update()
+        inner.zero_grad()
+        if step % 100 == 0:
+            {edit}
+            outer.step()
+            outer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("params", ["inner.param_groups", "outer.param_groups"])
+def test_assigned_gradients_are_those_of_each_optimizer_of_the_model(params: str) -> None:
+    edit = f"""for q, p in zip(saved, [p for group in {params} for p in group["params"]]):
+                p.grad = q - p.data"""
+    assert check_source(OUTER.format(edit=edit)) == []
+    assert "AMP204" in [finding.code for finding in check_source(OUTER.format(edit="pass"))]

@@ -45,6 +45,9 @@ LOGGING_METHODS = frozenset(
 )
 
 
+_CLEARS = frozenset((e.CLEARS,))
+
+
 def call_unknown(
     interp: Interpreter,
     func: Value,
@@ -64,6 +67,14 @@ def call_unknown(
     if effects is None:
         effects = effects_of_name(name)
     escape(interp, arguments, node, effects, notifies=is_notification(name))
+    if (
+        effects == _CLEARS
+        and "grad" in name.lower()
+        and not name.endswith("zero_grad")
+        and not reachable_objects(interp, arguments)
+    ):
+        # Gradients of whatever the function holds or finds in its arguments.
+        interp.emit(e.ZeroGrad, node, owners=(), names={"call": expression_text(node)})
     passed = find_passed_iterable(args)
     if passed is not None:
         return passed

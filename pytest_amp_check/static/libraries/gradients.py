@@ -23,7 +23,7 @@ from ..project.clipping_hooks import may_clip_in_hook
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value, tracked_object_of
 from .grad_hooks import note_hook
 from .low_parameters import low_dtype_of_modules
-from .owners import all_optimizer_keys, find_owners
+from .owners import add_sharing_optimizers, all_optimizer_keys, find_owners
 from .parts import write_data
 from .syntax_queries import (
     callee_of,
@@ -250,7 +250,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     else:
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
-        given = all_optimizer_keys(interp) if owners is None else owners
+        given = all_optimizer_keys(interp) if owners is None else add_sharing_optimizers(interp, owners)
         interp.emit(e.Handoff, node, objects=given, given=given, about=e.ALL_EFFECTS)
 
 

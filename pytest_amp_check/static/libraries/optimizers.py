@@ -162,7 +162,7 @@ def _call_optimizer_method(
             interp.call_value(closure, args[1 : 1 + max(wanted, 0)], {}, node)
         step_optimizer(interp, optimizer, node, names)
         return interp.fresh_unknown(node, name)
-    if name == "zero_grad":
+    if name == "zero_grad" or (e.CLEARS in effects_of_name(name) and "grad" in name):
         _call_zero_grad(interp, optimizer, args, keywords, node, names)
         return NONE
     if name == "state_dict":

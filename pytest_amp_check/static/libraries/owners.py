@@ -29,5 +29,12 @@ def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None
     return tuple(owners) if owners or copies else None
 
 
+def add_sharing_optimizers(interp: Interpreter, owners: tuple[int, ...]) -> tuple[int, ...]:
+    """Return optimizers, and those that update the same modules, by their keys."""
+    owned = (interp.program.objects[key].attributes.owns for key in owners)
+    modules = frozenset[int]().union(*(owns for owns in owned if owns is not None))
+    return tuple(dict.fromkeys((*owners, *(find_updating_optimizers(interp, modules) or ()))))
+
+
 def all_optimizer_keys(interp: Interpreter) -> tuple[int, ...]:
     return tuple(interp.program.optimizer_keys)

@@ -219,7 +219,7 @@ def mark_relevant(
     ``foreign`` are the local names of relevant objects from other files, ``casting`` those that may cast a model,
     and ``rounding`` those that may compute what the low dtype of their inputs spoils.
     """
-    if _is_of_another_framework(module):
+    if is_of_another_framework(module):
         return
     # If the file trains neither itself nor through its imports, the foreign names are base classes with a training.
     trains = module.may_train = _trains_itself(module) or bool(foreign)
@@ -387,7 +387,7 @@ def _may_keep(cls: Class, names: set[str], foreign: frozenset[str]) -> bool:
     return any(tail_name(node) in names for value in values for node in walk(value))
 
 
-def _is_of_another_framework(module: Module) -> bool:
+def is_of_another_framework(module: Module) -> bool:
     """Return True if a file trains with a framework whose calls have the same names as torch's, and not with torch."""
     roots = {imported.module.partition(".")[0] for imported in module.imports.values() if not imported.level}
     return "torch" not in roots and not OTHER_FRAMEWORKS.isdisjoint(roots)
