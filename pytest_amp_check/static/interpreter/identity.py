@@ -55,8 +55,11 @@ def structural_unknown(
     return made.with_provenance(join_provenance(parts))
 
 
-def is_equal(interp: Interpreter, value: Value, other: object, node: ast.AST) -> Formula:
-    """Return the condition under which a value equals a constant, the same predicate as their comparison."""
+def is_equal(interp: Interpreter, value: Value, other: object, node: ast.AST | None) -> Formula:
+    """Return the condition under which a value equals a constant, the same predicate as their comparison.
+
+    ``node`` is the code that shows the comparison, None if none does.
+    """
     if value.value is not NO_CONSTANT:
         return bool(value.value == other)
     if isinstance(value, UnionValue):

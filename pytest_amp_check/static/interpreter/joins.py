@@ -81,6 +81,11 @@ def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
             known[each[1]] = True
         else:
             known.update(implied_literals(each))
+    predicates = interp.graph.predicates
+    for key, truth in list(known.items()):
+        for when, implied, its_truth in predicates[key].implications:
+            if when is truth:
+                known.setdefault(implied, its_truth)
     return simplify_under(interp.shorten_formula(formula), known)
 
 

@@ -17,7 +17,7 @@ from ..interpreter.expressions.conditional import condition_formula
 from ..interpreter.expressions.names import role_by_use
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.joins import run_branches
+from ..interpreter.joins import residual_condition, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.values.containers import MappingValue
 from ..interpreter.values.definitions import Args, ClassValue, ExternalName, Instance, Keywords
@@ -57,7 +57,7 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
         return ""
     if isinstance(node, ast.Constant):
         return str(node.value) if node.value in _LOW else ""
-    return next(iter(_filter_low_dtypes(interp.without_events(lambda: interp.evaluate(node)))), "")
+    return next(iter(_filter_low_dtypes(interp, interp.without_events(lambda: interp.evaluate(node)))), "")
 
 
 class LowModules(dict[int, "tuple[Site, str] | None"]):
@@ -98,7 +98,7 @@ def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords,
     """Model ``torch.set_default_dtype``: later modules are created in the given dtype."""
     given = first_or_named(args, keywords, "d")
     interp.store_attribute(_OF_TORCH, _DEFAULT, given if given is not None else NONE)
-    for dtype in _filter_low_dtypes(given):
+    for dtype in _filter_low_dtypes(interp, given):
         interp.file_data(_LowDefaultSites)[dtype] = interp.site_of(node), expression_text(node)
     return NONE
 
@@ -106,7 +106,7 @@ def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords,
 def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> None:
     """Emit a low-precision construction for a module without a dtype argument, if the default dtype is low."""
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
-    dtype = next(iter(_filter_low_dtypes(default)), None)
+    dtype = next(iter(_filter_low_dtypes(interp, default)), None)
     if dtype is not None:
         set_low(interp, tracked_object, dtype)
         site, words = interp.file_data(_LowDefaultSites)[dtype]
@@ -129,15 +129,16 @@ def do_nothing() -> None:
     """Do nothing, in a branch without events."""
 
 
-def find_low_dtypes(args: Iterable[Value]) -> list[tuple[str, Formula]]:
-    """Return the low dtypes that arguments may be, each with its condition."""
+def find_low_dtypes(interp: Interpreter, args: Iterable[Value]) -> list[tuple[str, Formula]]:
+    """Return the low dtypes that arguments may be on the current path, each with its condition."""
     named = [each for value in args for each in value.alternatives() if isinstance(each, ExternalName)]
-    return [pair for each in named for pair in each.possible_dtypes.items() if pair[0] in _LOW]
+    low = [pair for each in named for pair in each.possible_dtypes.items() if pair[0] in _LOW]
+    return [pair for pair in low if residual_condition(interp, pair[1]) is not False]
 
 
-def _filter_low_dtypes(value: Value | None) -> list[str]:
+def _filter_low_dtypes(interp: Interpreter, value: Value | None) -> list[str]:
     """Return the low dtypes that a value may refer to."""
-    return [dtype for dtype, _ in find_low_dtypes([] if value is None else [value])]
+    return [dtype for dtype, _ in find_low_dtypes(interp, [] if value is None else [value])]
 
 
 def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -188,7 +189,7 @@ def _find_keyword_dtypes(interp: Interpreter, node: ast.Call, name: str) -> list
         else:
             found.append(value)
             by_default += find_default_dtypes(interp, keyword.value) if isinstance(value, UnknownValue) else []
-    return find_low_dtypes(found) or by_default
+    return find_low_dtypes(interp, found) or by_default
 
 
 def _check_parameter(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -218,7 +219,9 @@ def _dtypes_of_data(interp: Interpreter, data: ast.Call) -> list[tuple[str, Form
 
 def _dtypes_of_expression(interp: Interpreter, node: ast.expr) -> list[tuple[str, Formula]]:
     value = interp.without_events(lambda: interp.evaluate(node))
-    return find_low_dtypes([value]) or (find_default_dtypes(interp, node) if isinstance(value, UnknownValue) else [])
+    return find_low_dtypes(interp, [value]) or (
+        find_default_dtypes(interp, node) if isinstance(value, UnknownValue) else []
+    )
 
 
 class AdapterConditions(dict[int, set[tuple[int, bool]]]):

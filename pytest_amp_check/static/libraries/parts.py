@@ -56,7 +56,7 @@ def cast_part(interp: Interpreter, receiver: Value, dtype: str, node: ast.AST) -
 def cast_part_to(interp: Interpreter, receiver: Value, args: Iterable[Value], node: ast.AST) -> Value | None:
     """Model ``part.to(...)``. Return None if the receiver is no submodule, or no argument may be a low dtype."""
     key = interp.file_data(_ModuleParts).get(receiver.key) if isinstance(receiver, UnknownValue) else None
-    chosen = find_low_dtypes(args)[:1] if key is not None else []
+    chosen = find_low_dtypes(interp, args)[:1] if key is not None else []
     for dtype, condition in chosen:
         run_branches(interp, condition, partial(cast_part, interp, receiver, dtype, node), do_nothing)
     return receiver if chosen else None

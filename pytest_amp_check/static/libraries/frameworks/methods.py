@@ -163,7 +163,8 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
     tracked_object = make_object(interp, "autocast", node)
     enabled: Formula = True
     if known.precision.autocast:
-        enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.precision.autocast))
+        # The line that enters the region does not show the comparison.
+        enabled = disjunction(*(is_equal(interp, engine.precision, value, None) for value in known.precision.autocast))
     region = tracked_object.attributes
     region.device, region.dtype, region.cache = "cuda", "float16" if engine.enabled is True else "?", True
     return ObjectRef(tracked_object, enabled)

@@ -47,7 +47,7 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
         has_dimensions=kind == "Parameter" and _has_dimensions(node),
     )
     if "dtype" in keywords:
-        for dtype, condition in find_low_dtypes([keywords["dtype"]])[:1]:
+        for dtype, condition in find_low_dtypes(interp, [keywords["dtype"]])[:1]:
             create = partial(emit_created_low, interp, tracked_object, dtype, node)
             run_branches(interp, condition, create, do_nothing)
     elif kind.startswith(WITH_WEIGHTS):

@@ -148,7 +148,7 @@ def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
         # A setting may be imported from a package that is not analyzed.
         is_open = isinstance(value, UnknownValue) or (isinstance(value, ExternalName) and not value.possible_dtypes)
         default = nodes[number] if number < len(nodes) and is_open else None
-        for dtype, condition in (find_low_dtypes([value]) or find_default_dtypes(interp, default))[:1]:
+        for dtype, condition in (find_low_dtypes(interp, [value]) or find_default_dtypes(interp, default))[:1]:
             # One finding is enough for a choice of several low dtypes.
             cast = partial(_cast_low, interp, asked.module, dtype, asked.node)
             run_branches(interp, condition, cast, do_nothing)
@@ -273,7 +273,7 @@ def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: a
 def call_cast_training_params(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Model the function of diffusers that casts the trained parameters of models, to float32 by default."""
     bound = bind_arguments(("model", "dtype"), args, keywords)
-    if not find_low_dtypes([bound["dtype"]] if "dtype" in bound else []):
+    if not find_low_dtypes(interp, [bound["dtype"]] if "dtype" in bound else []):
         models = _find_given_modules(interp, bound.get("model", NONE))
         mark_cast_to_float32(interp, interp.program.with_submodules(models))
     return NONE
