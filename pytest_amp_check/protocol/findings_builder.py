@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .edit_places import FindingContext, find_edit_places
 from .effect_values import find_effect_values
@@ -138,7 +138,7 @@ def make_finding(
     """Return the finding of a violation. ``context`` is the code around, where the remedy may need further edits."""
     rule, kind = LABELS[label]
     places = find_edit_places(label, site, events, context, values) if context is not None else None
-    names = _name_region(context)
+    names = {} if context is None else name_region(context.events)
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
@@ -170,9 +170,8 @@ def make_finding(
     return finding
 
 
-def _name_region(context: FindingContext | None) -> dict[str, str]:
-    """Return the device of the regions around a violation, as a name in its message, if it is not CUDA."""
-    events = context.events if context is not None else ()
+def name_region(events: Iterable[Event]) -> dict[str, str]:
+    """Return the device of the regions among events, as a name in a message, if it is one and not CUDA."""
     devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
     return {"region": devices.pop()} if len(devices) == 1 and "cuda" not in devices else {}
 

@@ -23,6 +23,7 @@ from .findings_builder import (
     choose_location,
     event_violations,
     make_finding,
+    name_region,
     program_violations,
 )
 from .frameworks import FRAMEWORKS
@@ -183,6 +184,7 @@ class RunChecker(Checker):
                 traced = event.trace if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
                 trace = tuple(TraceStep(site, text) for site, text in traced)
                 names = {**find_effect_values(label, [event], self.program), **values}
+                names = {**name_region(self.distinct_events.values()), **names}
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], names, trace)
 
     def withdraw_event(self, event: Event) -> None:
