@@ -48,6 +48,9 @@ def check_assigned_average(interp: Interpreter, node: ast.Assign, value: Value) 
     """Report ``self.mean = d * self.mean + (1 - d) * x`` for a buffer that a cast of the model casts."""
     if not interp.assumed_dtype or interp.assumes_region or len(node.targets) != 1:
         return
+    if value.dtype_info.dtype in ("float32", "float64"):
+        # A float32 term makes the new value float32, and the attribute with it.
+        return
     target = node.targets[0]
     if isinstance(target, ast.Attribute) and is_share_added(node.value, target):
         _check_average(interp, target, node)
