@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import nn, zeros_like
 from torch.nn import functional as F  # noqa: N812 - the name that all of torch's users know
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -86,6 +86,10 @@ LEFT: dict[str, Callable[[], Any]] = {
 }
 
 MOVED: dict[str, Callable[[], Any]] = {
+    "created there by a name from before": lambda: layer()(zeros_like(batch(), device="cuda")),
+    "chosen by a mask on the CPU": lambda: layer()(
+        torch.where(torch.tensor(True), input=batch().cuda(), other=batch().cuda())
+    ),
     "by its device": lambda: layer()(batch().to("cuda")),
     "if it has to be": lambda: layer()(x if (x := batch()).is_cuda else x.cuda()),
     "to the device of the weights": lambda: layer()(batch().to(next(layer().parameters()).device)),

@@ -532,14 +532,18 @@ class RedirectMode(TorchFunctionMode):
                 return run_backward_in(self, func, args, kwargs or {})
         if not torch.compiler.is_compiling():
             check_devices(func, args, kwargs or {})
-        if not kwargs:
-            result = func(*args)
-        else:
-            if kwargs.get("device") is not None:
-                kwargs = {**kwargs, "device": _host_device(kwargs["device"])}
-            result = func(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            note_result(result, args)
+        kwargs = kwargs or {}
+        side = _device_side(kwargs.get("device"))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _host_device(kwargs["device"])}
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if torch.compiler.is_compiling():
+            return result
+        if side is None:
+            note_result(result, (*args, *kwargs.values()))
+        elif side == "cuda" and isinstance(result, torch.Tensor) and not any(result is each for each in args):
+            # A default device on CUDA asks for the CPU here, so that request proves nothing.
+            SIDES.set_side(result, side)
         return result
 
 
