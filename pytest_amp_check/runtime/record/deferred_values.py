@@ -54,7 +54,7 @@ class ScaledValue:
     __slots__ = ("scale", "tensor", "value")
 
     def __init__(self, tensor: torch.Tensor, scale: DeferredNumber, value: float | None = None) -> None:
-        self.tensor = tensor if value is None else None
+        self.tensor = (tensor.detach() if tensor.requires_grad else tensor) if value is None else None
         self.scale = scale
         self.value = value
 
@@ -144,7 +144,7 @@ def read_item(tensor: torch.Tensor) -> float:
 
 
 def _is_on_cpu(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

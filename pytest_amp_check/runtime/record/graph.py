@@ -30,11 +30,6 @@ def find_tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def detach_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without its graph."""
-    return tensor.detach() if tensor.requires_grad else tensor
-
-
 def dense_values(grad: torch.Tensor) -> torch.Tensor:
     return grad._values() if grad.is_sparse else grad
 

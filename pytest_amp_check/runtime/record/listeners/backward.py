@@ -12,7 +12,7 @@ from ....protocol.events import Backward
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..gradient_bounds import has_own_function
-from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero, has_values
+from ..graph import find_leaf_ids, find_tensors, has_nonzero, has_values
 from ..reached_leaves import ReachedLeaves
 from ..recording import Recording
 from ..regions import in_float8
@@ -98,7 +98,7 @@ class BackwardListener(Listener):
         self.regions.forget_entered()
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
-        loss = detach_tensor(roots[0]) if roots and has_values(roots[0]) else None
+        loss = roots[0] if roots and has_values(roots[0]) else None
         # A scaled loss has the dtype of the scale, which may differ from the dtype of the loss.
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)

@@ -13,7 +13,7 @@ import torch
 from ....protocol import events as e
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
-from ..graph import detach_tensor, is_number, plain_number
+from ..graph import is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
 from ..source.call_texts import Role, SiteText
@@ -138,7 +138,7 @@ class ClippingListener(Listener):
             for tracked in self.registry.optimizers.values():
                 if tracked.is_unscaled or tracked.is_scaled:
                     scale = ONE if tracked.is_unscaled else self.registry.scale_for(tracked)
-                    tracked.norm = ScaledValue(detach_tensor(norm), scale)
+                    tracked.norm = ScaledValue(norm, scale)
 
     @listener_method
     def record_number_taken(self) -> None:

@@ -85,7 +85,7 @@ class TapeListener(Listener):
     def record_scaling(self, loss: torch.Tensor, scale: torch.Tensor, result: Any) -> None:
         """Record the multiplication of a loss by the scale, while :class:`.LooseOps` is paused."""
         if self.loose_ops.may_report():
-            factor = scale.to(device=loss.device, non_blocking=True)
+            factor = scale if scale.device == loss.device else scale.to(device=loss.device, non_blocking=True)
             call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe()))
             self._tape.end_call(call, result)
 
