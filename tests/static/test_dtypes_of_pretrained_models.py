@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pytest_amp_check import check_paths
 from pytest_amp_check.static.engine import check_source
 
 HEAD = """\
@@ -99,3 +102,46 @@ def test_a_dtype_that_an_attribute_holds(dtype: str, expected: list[bool]) -> No
     findings = check_source(HEAD + CLASS.format(dtype=dtype), "train.py")
     assert [finding.code for finding in findings] == ["AMP501"] * len(expected)
     assert [finding.certain for finding in findings] == expected
+
+
+LOADER = """\
+import torch
+from {model_home} import Net
+from {trainer_home} import OwnTrainer
+
+
+def load(name, **kwargs):
+    return Net.from_pretrained(name, {passed})
+
+
+def main(config, data):
+    model = load(config["name"], {dtype})
+    trainer = OwnTrainer(model=model, args=config["args"], train_dataset=data)
+    trainer.train()
+"""
+OWN_CLASSES = {
+    "net.py": "from transformers import PreTrainedModel\n\n\nclass Net(PreTrainedModel):\n    pass\n",
+    "loop.py": "import transformers\n\n\nclass OwnTrainer(transformers.{base}):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("base", "passed", "dtype", "expected"),
+    [
+        ("Trainer", "**kwargs", "torch_dtype=torch.float16", True),
+        ("Trainer", "attn_implementation='eager', **kwargs", "dtype=torch.bfloat16", True),
+        ("Trainer", "**kwargs", "torch_dtype=torch.float32", False),
+        ("Trainer", "", "torch_dtype=torch.float16", False),
+        ("TrainerCallback", "**kwargs", "torch_dtype=torch.float16", False),
+    ],
+)
+def test_keywords_passed_on_and_a_trainer_of_another_file(
+    tmp_path: Path, base: str, passed: str, dtype: str, *, expected: bool
+) -> None:
+    for name, text in OWN_CLASSES.items():
+        (tmp_path / name).write_text(text.format(base=base))
+    text = LOADER.format(model_home="net", trainer_home="loop", passed=passed, dtype=dtype)
+    (tmp_path / "train.py").write_text(text)
+    findings = check_paths([tmp_path]).findings
+    assert [(f.code, f.line) for f in findings] == [("AMP501", 7)] * expected
+    assert [step.site.line for f in findings for step in f.trace] == [11] * expected

@@ -40,7 +40,16 @@ def trace_dtype_choice(interp: Interpreter, call: ast.AST, dtype: str, parameter
         is_parameter = frame.function is not None and name in _parameter_names(frame.function)
         if is_parameter and frame.caller is not None and "dtype" in name:
             return ((frame.caller, f"the call decides `{name}`"),)
+    if frame.caller is not None and _passes_keywords_on(call, frame.function):
+        return ((frame.caller, "the call decides the dtype"),)
     return ()
+
+
+def _passes_keywords_on(call: ast.Call, function: Function | None) -> bool:
+    """Return True for a call with the unnamed keyword arguments of the function around it: ``load(**kwargs)``."""
+    collected = None if function is None else function.node.args.kwarg
+    unpacked = [keyword.value for keyword in call.keywords if keyword.arg is None]
+    return collected is not None and any(isinstance(each, ast.Name) and each.id == collected.arg for each in unpacked)
 
 
 def _parameter_names(function: Function) -> set[str]:

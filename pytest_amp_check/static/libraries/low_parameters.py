@@ -15,7 +15,7 @@ from ..interpreter.classes.lineage import base_value, lineage_of
 from ..interpreter.conditions import Formula, conjunction, implied_literals
 from ..interpreter.expressions.conditional import condition_formula
 from ..interpreter.expressions.names import role_by_use
-from ..interpreter.imports import dotted_name
+from ..interpreter.imports import dotted_name, load_any_import
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import residual_condition, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
@@ -504,6 +504,9 @@ def _is_trainer(interp: Interpreter, func: ast.expr) -> bool:
     """Return True for a Trainer of transformers or trl, or a class of the project that derives from one."""
     made = interp.without_events(lambda: interp.evaluate(func))
     named = [dotted_name(interp, func)]
+    if isinstance(func, ast.Name) and isinstance(made, ExternalName) and made.is_of_project:
+        # The file of the class may hold nothing else of interest.
+        made = load_any_import(interp, func.id, interp.state.frame.module) or made
     if isinstance(made, ClassValue):
         bases = (base_value(interp, owner, base) for owner in lineage_of(interp, made.cls) for base in owner.bases)
         named = [base.name for base in bases if isinstance(base, ExternalName)]

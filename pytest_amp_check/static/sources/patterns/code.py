@@ -227,8 +227,8 @@ class Code:
             return False
         from ....protocol.frameworks import HUGGING_FACE
 
-        if b"Trainer" in self.words_found and HUGGING_FACE.encode() in data:
-            trained = True
+        if b"Trainer" in self.words_found and (HUGGING_FACE.encode() in data or b"from_pretrained(" in data):
+            trained = True  # the trainer's class may be defined in another file
         else:
             trained = b"parameters(" in self.words_found and (
                 (STEP_CALL in self.words_found and steps_optimizer(data))

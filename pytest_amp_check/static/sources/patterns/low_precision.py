@@ -14,6 +14,9 @@ _LOW_DTYPE = (
 _NAMED_DTYPE = (
     rb"from_pretrained\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*(?!None\b)[A-Za-z_]|[\"']torch_dtype[\"']\s*[:\]]"
 )
+#: A pretrained model is loaded with unpacked keywords, and a call that passes a dtype.
+_UNPACKED_KEYWORDS = rb"from_pretrained\((?:[^()]|\([^()]*\)){0,300}?\*\*"
+_DTYPE_KEYWORD = rb"\b(?:torch_)?dtype\s*=\s*(?!None\b)[A-Za-z_]"
 #: A dtype, or another attribute of torch, that a text names.
 DTYPE_BY_NAME = b"getattr(torch, "
 #: A model is loaded in the dtype of its checkpoint.
@@ -119,7 +122,10 @@ def casts_parameters(data: bytes) -> bool:
     """
     if b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
         return True
-    if b"from_pretrained(" in data and re.search(_NAMED_DTYPE, data):
+    if b"from_pretrained(" in data and (
+        re.search(_NAMED_DTYPE, data)
+        or (re.search(_UNPACKED_KEYWORDS, data) is not None and re.search(_DTYPE_KEYWORD, data) is not None)
+    ):
         return True
     return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
