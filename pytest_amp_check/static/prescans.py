@@ -13,6 +13,7 @@ from .project.import_search import sources_of_imports
 from .project.project import Project
 from .settings import Settings
 from .sources import prefilter, source_files
+from .sources.patterns.low_precision import evaluates
 from .sources.patterns.training import may_affect_importer
 from .sources.prefilter import Prescan
 
@@ -94,9 +95,12 @@ def files_to_analyze(seen: list[Prescan], project: Project, named: frozenset[str
         if stems.isdisjoint(prescan.imported_names or ()):
             return False
         imported = sources_of_imports(project, prescan.path)
-        # A file that trains nothing may connect a file that trains with a file that saves, or choose its dtype.
-        connects = prescan.does_training_part or prescan.gives_dtype
-        return not training.isdisjoint(imported) and (connects or not parts.isdisjoint(imported))
+        if training.isdisjoint(imported):
+            return False
+        # A file that trains nothing may connect a file that trains with a file that saves, or choose a dtype.
+        if prescan.does_training_part or prescan.gives_dtype or not parts.isdisjoint(imported):
+            return True
+        return prescan.casts_models and not evaluates(source_files.load_or_nothing(prescan.path, project.largest))
 
     def trains_cast_model(prescan: Prescan) -> bool:
         """Return True if a file trains, and imports a file that casts a model to a low dtype."""

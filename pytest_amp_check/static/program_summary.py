@@ -486,9 +486,11 @@ def _is_exclusive(made: Event | None, other: Event) -> bool:
 def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObject, ...]) -> None:
     """Mark saves with the scalers that belong to them, and loads with entries that this program does not save."""
     steps = _scalers_by_optimizer(program, events)
+    engine = _find_engine_with_scaler(program, events)
     for save in events[e.Save]:
         scalers = _scalers_for(save.owners or (), live, steps)
         save.scope_scalers = _names_of(scalers) or _apex_scalers_for(save, program, events)
+        save.engine = None if save.scope_scalers or save.is_beside_engine_state else engine
         save.open = save.open or (save.has_unknown_parts and not _keep_states(scalers, events))
     # Saves with the scaler's state beside the optimizer's state.
     full = [save for save in events[e.Save] if save.scaler_entries and save.optimizer_entries]
@@ -500,6 +502,21 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
         restored.holds_scaler = saved and restored.source not in program.attributes.handed
         if restored.object is not None:
             restored.scope_scalers = _names_of(_scalers_for((restored.object,), live, steps))
+
+
+def _find_engine_with_scaler(program: Program, events: _EventsByKind) -> int | None:
+    """Return the key of an object of a framework that scales losses by a scaler in one of its attributes, or None."""
+    scaling = {event.subject for event in (*events[e.ScalerStep], *events[e.Backward])}
+    for tracked_object in program.objects:
+        framework = FRAMEWORKS.get(tracked_object.attributes.framework or "")
+        attribute = "" if framework is None else framework.engine.scaler_attribute
+        if (
+            attribute.isidentifier()
+            and tracked_object.key in scaling
+            and tracked_object.attributes.enabled is not False
+        ):
+            return tracked_object.key
+    return None
 
 
 def _apex_scalers_for(save: e.Save, program: Program, events: _EventsByKind) -> tuple[str, ...]:

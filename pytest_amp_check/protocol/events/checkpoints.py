@@ -44,6 +44,10 @@ class Save(OwnedEvent):
     objects: bool = False
     #: The receiver is not analyzed, and named for saving.
     by_name: bool = False
+    #: Key of the object of a framework that holds the scaler, and that saves its state in checkpoints of its own only.
+    engine: int | None = None
+    #: The file also saves or loads such checkpoints.
+    is_beside_engine_state: bool = False
 
 
 class OptimizerLoad(Event):

@@ -374,6 +374,7 @@ INDEX: tuple[Listing, ...] = (
             "save:no-scaler",
             "save:no-scaler-object",
             "save:no-scaler-unresumed",
+            "save:no-engine-scaler",
             "save:no-scaler-argument",
             "new:not-saved",
         ),

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ..project.roles import CALLABLE_ROLES
+from .conditions import conjunction
 from .contexts import enter_context, entered_value, without_unrelated
 from .expressions.attributes import attribute_of, item_of
 from .expressions.iteration import note_batch
@@ -127,7 +128,13 @@ def _stack_method(
 ) -> Value:
     if name == "enter_context" and args:
         context = without_unrelated(interp, args[0], node.args[0]) if isinstance(node, ast.Call) else args[0]
+        lists = (interp.state.no_sync_conditions, interp.state.float8_conditions)
+        counts = [len(conditions) for conditions in lists]
         enter_context(interp, context, node)
+        # The context stays open after the branch that entered it.
+        path = interp.state.path_condition[receiver.path_length :]
+        for conditions, count in zip(lists, counts, strict=True):
+            conditions[count:] = (conjunction(*path, condition) for condition in conditions[count:])
         receiver.entered_contexts.append(context)
         return entered_value(interp, context, node if isinstance(node, ast.expr) else ast.Constant(None))
     if name == "pop_all":

@@ -6,12 +6,13 @@ import ast
 import re
 
 from ...protocol import events as e
-from .conditions import Formula, conjunction, disjunction, negate
+from .conditions import Formula, conjunction, disjunction, literals, negate
 from .expressions.assignments import assign_target
 from .imports import dotted_name
 from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
 from .joins import split_on
 from .loop_variables import own_nodes
+from .microbatches import reads_gradients
 from .source_text import expression_text, last_name
 from .state import OpenRegion
 from .statements.definitions import holds_autocast
@@ -144,14 +145,22 @@ class _AutocastHandler(ContextHandler):
             interp.state.open_regions.pop()
 
 
+def _skip_sync(interp: Interpreter, condition: Formula) -> None:
+    """Enter ``no_sync`` under a condition. A loop that leaves it for its last iteration runs over micro-batches."""
+    state = interp.state
+    state.no_sync_conditions.append(condition)
+    asked = {key for formula in (*state.path_condition, condition) for key, _ in literals(formula)}
+    for loop in state.loops:
+        if loop.node is not None and not asked.isdisjoint(loop.last_iteration_predicates):
+            loop.over_microbatches = not reads_gradients(loop.node.body)
+
+
 class _UnionHandler(ContextHandler):
     def enter(self, interp: Interpreter, value: UnionValue, node: ast.AST) -> None:
         if holds_autocast(value):
             _enter_union(interp, value, node)
         elif _may_skip_sync(value):
-            interp.state.no_sync_conditions.append(
-                disjunction(*(f for f, v in value.options if isinstance(v, NoSyncContext)))
-            )
+            _skip_sync(interp, disjunction(*(f for f, v in value.options if isinstance(v, NoSyncContext))))
         elif _is_float8(value):
             enabled = (conjunction(f, v.enabled) for f, v in value.options if isinstance(v, Float8Context))
             _enter_float8(interp, disjunction(*enabled))
@@ -176,7 +185,7 @@ class _UnionHandler(ContextHandler):
 
 class _NoSyncHandler(ContextHandler):
     def enter(self, interp: Interpreter, value: NoSyncContext, node: ast.AST) -> None:
-        interp.state.no_sync_conditions.append(value.enabled)
+        _skip_sync(interp, value.enabled)
 
     def close(self, interp: Interpreter, value: NoSyncContext) -> None:
         if interp.state.no_sync_conditions:
@@ -204,7 +213,7 @@ class _StackHandler(SelfBindingHandler):
         state = interp.state
         value.open_region_count, value.possible_region_count = len(state.open_regions), state.possible_regions
         value.no_sync_count, value.float8_count = len(state.no_sync_conditions), len(state.float8_conditions)
-        value.no_grad_count = state.no_grad
+        value.no_grad_count, value.path_length = state.no_grad, len(state.path_condition)
 
     def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
         for context in reversed(value.entered_contexts):

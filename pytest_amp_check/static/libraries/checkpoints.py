@@ -49,6 +49,8 @@ WRITERS = "torch.distributed.checkpoint."
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
+#: Methods of a framework's object that save and load all states.
+_ENGINE_STATE = frozenset(("save_state", "load_state"))
 _SCALER_KEY = re.compile("scal", re.IGNORECASE)
 #: A condition that is true if a scaler exists. Names such as ``no_scaler`` or ``disable_scaler`` do not match.
 _SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
@@ -335,6 +337,7 @@ def emit_save(
             optimizer_entries=frozenset(contents.optimizer_entries),
             scaler_entries=frozenset(contents.scaler_entries),
             objects=objects,
+            is_beside_engine_state=not interp.state.frame.module.identifiers.isdisjoint(_ENGINE_STATE),
             names={"call": expression_text(node), "optimizer": next(iter(contents.optimizer_names), "")},
         )
     )

@@ -66,6 +66,8 @@ AFFECTS_PROTOCOL = RelevanceCriterion(may_affect_importer, _whole_definition)
 GIVES_LOW_PRECISION = RelevanceCriterion(gives_low_precision, _whole_definition)
 #: Criterion: a name may compute what the low dtype of its inputs spoils.
 ROUNDS_INPUTS = RelevanceCriterion(may_round_inputs, _whole_definition)
+#: Criterion: a name may train the model that it is given.
+TRAINS = RelevanceCriterion(may_do_training, _whole_definition)
 #: Criterion: a class that derives from a name may inherit a training.
 INHERITS_TRAINING = RelevanceCriterion(may_do_training, _class_head)
 

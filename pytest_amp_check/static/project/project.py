@@ -13,7 +13,15 @@ from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import source_files
 from ..sources.patterns.declarations import is_class_without_base
 from ..sources.tokens import refuse_dense
-from .exports import AFFECTS_PROTOCOL, GIVES_LOW_PRECISION, INHERITS_TRAINING, ROUNDS_INPUTS, Exports, NameRelevance
+from .exports import (
+    AFFECTS_PROTOCOL,
+    GIVES_LOW_PRECISION,
+    INHERITS_TRAINING,
+    ROUNDS_INPUTS,
+    TRAINS,
+    Exports,
+    NameRelevance,
+)
 from .import_search import iterate_imports, kept_import_targets
 from .importers import Importers
 from .roots import package_top, project_of
@@ -64,6 +72,7 @@ class Project:
         "_open_tops",
         "_tops",
         "_trainer_exports",
+        "_training_exports",
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
@@ -113,6 +122,7 @@ class Project:
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
+        self._training_exports = Exports(load, TRAINS)
         self.casting_exports = Exports(load, GIVES_LOW_PRECISION)
         self.rounding_exports = Exports(load, ROUNDS_INPUTS)
         self._may_resume = False
@@ -374,10 +384,17 @@ class Project:
 
     def relevant_imports(self, module: Module, path: str) -> frozenset[str]:
         """Return the imported names of a file that may be relevant in another file of the project."""
+        from ..sources.patterns.low_precision import casts_model, evaluates
         from .relevance import base_names, may_train
 
-        whole = may_train(module)
-        asked, exports = (module.imports, self.helper_exports) if whole else (base_names(module), self._trainer_exports)
+        asked: Iterable[str]
+        if may_train(module):
+            asked, exports = module.imports, self.helper_exports
+        elif casts_model(data := module.text.encode()) and not evaluates(data):
+            # The file may give the model to another file that trains it.
+            asked, exports = module.imports, self._training_exports
+        else:
+            asked, exports = base_names(module), self._trainer_exports
         return frozenset(
             name
             for name, imported in module.imports.items()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Backward, Event, OptimizerLoad, Save, ScalerNew
 from ...fix import SAFE
+from ...frameworks import FRAMEWORKS
 from ...rule import INFO, WARNING, Certainty, Edit, Rule, TraceContext, Verdicts, ViolationKind
+from ...severities import SEVERITIES
 from ...sites import Site
 
 
@@ -19,6 +21,9 @@ def _check_saves(program: Program) -> Verdicts:
     for event in saves:
         if event.open or event.scalers or event.whole_scalers or _is_without_scaler(event, saves, program):
             continue
+        if event.engine is not None and event.optimizers:
+            yield "save:no-engine-scaler", event, _describe_engine(program, event, event.engine), ()
+            continue
         remade = program.attributes.scalers.recreated_names
         scalers = [x for x in event.scope_scalers if x not in remade]
         if event.optimizers and scalers:
@@ -31,6 +36,20 @@ def _check_saves(program: Program) -> Verdicts:
             made = next((x for x in program.iter_events() if _is_construction(x, scalers[0], program)), None)
             trace = (made, event) if made is not None and made.site.line != event.site.line else ()
             yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, trace
+
+
+def _describe_engine(program: Program, event: Save, engine: int) -> dict[str, str]:
+    """Return the message values of a checkpoint without the scaler in an attribute of a framework's object."""
+    attributes = program.objects[engine].attributes
+    framework = FRAMEWORKS[attributes.framework or ""]
+    name = program.objects[engine].name or framework.engine.usual_name
+    doubts = (attributes.doubt or WARNING, WARNING if program.attributes.resumes else INFO)
+    return {
+        "optimizer": program.name_of(event.optimizers[0]),
+        "engine": name,
+        "scaler": f"{name}.{framework.engine.scaler_attribute}",
+        "severity": max(doubts, key=SEVERITIES.index),
+    }
 
 
 def _is_construction(event: Event, scaler: int | str, program: Program) -> bool:
@@ -115,6 +134,11 @@ RULE = Rule(
                 "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"
             ),
             trace_context=TraceContext(background_kinds=(ScalerNew,)),
+        ),
+        "save:no-engine-scaler": ViolationKind(
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: save and load with "
+            "`{engine}.save_state` and `load_state`, or add the state of `{scaler}` where it is not None",
+            certainty=Certainty(is_possible=True, assumption="mixed precision is float16"),
         ),
         "save:no-scaler-argument": ViolationKind(
             "`{function}` gets `{optimizer}` to save but not `{scaler}`, whose state a resumed run "

@@ -149,8 +149,7 @@ def _execute_loop(
     loop.node, loop.frame = node, interp.state.frame
     head_site = interp.site_of(node.test if isinstance(node, ast.While) else node.iter)
     interp.graph.loops[loop.key] = (loop_text(node), head_site)
-    is_inner = any(outer.node is not None for outer in interp.state.loops)
-    loop.is_named_microbatches = not over_microbatches and is_inner and names_microbatches(node)
+    loop.is_named_microbatches = not over_microbatches and names_microbatches(node)
     loop.over_microbatches = (over_microbatches or loop.is_named_microbatches) and not reads_gradients(body)
     savepoint = interp.builder.set_savepoint(interp.state.current_node)
     havoc_loop_variables(interp, body, loop, bind)

@@ -72,6 +72,7 @@ class StackContext(Value):
     no_sync_count          contexts without gradient averaging (``no_sync``) that were open before
     no_grad_count          contexts without gradients (``no_grad``) that were open before
     float8_count           TransformerEngine regions that were open before
+    path_length            number of conditions on the path before
     is_released            ``pop_all`` moved the contexts to another stack, so they may stay open
     """
 
@@ -82,6 +83,7 @@ class StackContext(Value):
     no_sync_count: int
     no_grad_count: int
     float8_count: int
+    path_length: int
 
     __slots__ = (
         "entered_contexts",
@@ -90,6 +92,7 @@ class StackContext(Value):
         "no_grad_count",
         "no_sync_count",
         "open_region_count",
+        "path_length",
         "possible_region_count",
     )
 

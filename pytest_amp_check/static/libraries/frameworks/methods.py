@@ -23,7 +23,7 @@ from ...interpreter.values.objects import FrameworkEngine, ObjectRef
 from ...interpreter.values.tensors import tensors_in
 from ...interpreter.values.value import NONE, Const, Value
 from ..arguments import bind_arguments, first_or_named, make_object
-from ..checkpoints import take_state
+from ..checkpoints import emit_save, take_state
 from ..gradients import emit_clip
 from ..losses.backward import make_loss_names, run_backward
 from ..optimizers import act_on_optimizers
@@ -55,6 +55,8 @@ def call_engine_method(
     if does in (frameworks.ZERO_GRAD, frameworks.UPDATE_PARAMS):
         key, names = find_wrapped_optimizer(interp, engine, node)
         interp.emit(e.ZeroGrad, node, owners=(key,), names=names)
+    if does == frameworks.SAVE and (saved := first_or_named(args, keywords, "obj")) is not None:
+        emit_save(interp, saved, node)
     if does in _GIVE_NONE:
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):

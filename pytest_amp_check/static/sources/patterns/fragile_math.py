@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ....protocol import kernels
 from .large_fills import FILL_WORDS, ITEM_WRITE, fills_large_number
 from .lines import lines_containing, lines_of_words
 
@@ -18,6 +19,9 @@ _ROUNDED_INPUTS = (
     rb"arange\([^\n]{0,200}(?:dtype\s*=\s*\w+\.dtype|\.(?:to|type_as)\()|\de-(?:0?[89]|1\d)\b"
     rb"|register_buffer\([^\n]{0,40}freq|\bexp\(self\.\w*log|zeros\([^\n]{0,80}dtype\s*=\s*[a-z_.]{0,40}dtype\b"
 )
+#: Logarithms, which low probabilities spoil, and ops without a kernel for low inputs.
+_LOGARITHM_WORDS = (b"torch.log(", b".log()")
+_KERNEL_OPS = rb"(?:torch|linalg|fft|F)\.(?:" + "|".join(sorted(kernels.NAMES)).encode() + rb")\("
 #: Largest definition, in bytes, that is followed only because it may round its inputs. Larger ones take long.
 _LARGEST_ROUNDING = 6_000
 #: Words of code that computes with tensors, and words of which each match of :data:`_ROUNDED_INPUTS` has one.
@@ -238,6 +242,8 @@ def may_round_inputs(data: bytes) -> bool:
         return True
     if not any(word in data for word in _TENSOR_WORDS):
         return False
+    if any(word in data for word in _LOGARITHM_WORDS) or re.search(_KERNEL_OPS, data) is not None:
+        return True
     if any(word in data for word in _ROUNDED_WORDS) and re.search(_ROUNDED_INPUTS, data) is not None:
         return True
     if any(_loses_digits(line) for _, line in lines_of_words(_DIGIT_WORDS, data)):

@@ -210,6 +210,11 @@ def makes_values_low(data: bytes) -> bool:
     return has_low_tensor(data) or has_region_option(data)
 
 
+def evaluates(data: bytes) -> bool:
+    """Return True if code runs models without gradients, so that a cast of a model may be for that."""
+    return any(word in data for word in (b"no_grad", b"inference_mode", b".eval()"))
+
+
 def enters_in_forward(data: bytes) -> bool:
     return b"def forward" in data and b"autocast(" in data and re.search(_REGION_LINE, data) is not None
 

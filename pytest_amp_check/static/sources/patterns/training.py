@@ -30,7 +30,13 @@ _PROTOCOL_WORDS = (
     b"optim",
     b".state_dict(",
     b"parameters(",
+    b"FullyShardedDataParallel",
+    b"FSDP(",  # its usual alias
 )
+#: A generator of the parts of a batch: ``yield x[i : i + size]``.
+_YIELDS_PARTS = rb"\byield\b[^\n]{0,200}\[[^\]\n]{1,80}:"
+#: Losses that raise in the region of an importer, and derivatives that lose precision there.
+_WORDS_OF_REGIONS = (b"binary_cross_entropy(", b"BCELoss(", b"create_graph")
 #: A counter that is compared with the end of a window, as in ``i % self.every == 0``.
 _COUNTS = rb"[\w)\]] ?% ?[\w.]{1,40}\)? ?(?:[=!]=|$)|\bnot [\w.]{1,40} ?% ?[\w.]"
 #: The gradient of a parameter, but no call of ``torch.autograd.grad``.
@@ -41,7 +47,9 @@ _TRAINING_WORDS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_p
 
 def may_affect_importer(data: bytes) -> bool:
     """Return True if code may affect the protocol of a file that imports the code."""
-    if any(word in data for word in _PROTOCOL_WORDS):
+    if any(word in data for word in (*_PROTOCOL_WORDS, *_WORDS_OF_REGIONS)):
+        return True
+    if b"yield" in data and re.search(_YIELDS_PARTS, data) is not None:
         return True
     if b".grad" in data and any(map(_uses_gradients, re.split(START_OF_DEFINITION, data))):
         return True
