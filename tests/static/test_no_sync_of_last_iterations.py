@@ -50,6 +50,10 @@ def test_a_stack_is_entered_on_some_paths(condition: str) -> None:
     assert found(context, " / n") == []
 
 
+def test_a_stack_without_a_block() -> None:
+    assert found("stack = contextlib.ExitStack(); stack.enter_context(model.no_sync())\n        if True:", " / n")
+
+
 def test_a_stack_that_is_entered_always() -> None:
     assert "AMP305" in found(STACK.format(condition=""), " / n")
 

@@ -263,22 +263,6 @@ def test_numbers_and_versions_of_other_files(tmp_path: Path, text: str, number: 
     assert exports.asks_version_at(str(path), "x") is version
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("from a import x", True),
-        ("from a import y as x", True),
-        ("from a import *", True),
-        ("import x", True),
-        ("x = 1", False),
-    ],
-)
-def test_names_that_a_file_may_have_from_another(tmp_path: Path, text: str, *, expected: bool) -> None:
-    path = tmp_path / "a.py"
-    path.write_text(text)
-    assert Exports(load_bytes, AFFECTS_PROTOCOL).may_reexport(str(path), "x") is expected
-
-
 def test_files_and_imports_that_an_answer_depends_on(tmp_path: Path) -> None:
     files = {
         "a.py": "from b import g\ndef f():\n    g()\n",

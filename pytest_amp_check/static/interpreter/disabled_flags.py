@@ -86,8 +86,14 @@ def default_value(interp: Interpreter, function: Function, name: str, default: a
     """Return the default of a parameter; unknown for a disabled flag of a function that the file calls once."""
     if not isinstance(default, ast.Constant) or not _is_off(value) or function.cls is not None:
         return value
-    # Two occurrences of the name: the definition and one call.
-    return _unknown_flag(interp, default, name) if function.module.count_word(function.name) == 2 else value
+    return _unknown_flag(interp, default, name) if _is_called_once(function) else value
+
+
+def _is_called_once(function: Function) -> bool:
+    """Return True if one expression of the file names a function. Methods of the same name are others."""
+    if function.module.count_word(function.name) == 2:  # the definition and the call
+        return True
+    return sum(node.id == function.name for node in function.module.find_nodes(ast.Name)) == 1
 
 
 def _is_off(value: Value) -> bool:

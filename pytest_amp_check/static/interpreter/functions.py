@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 
 from ...protocol import events as e
@@ -10,7 +11,8 @@ from ...protocol import torch_api
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ...protocol.source_text import SourceText
 from ..project.module import Function
-from ..project.syntax import tail_name, walk
+from ..project.project import is_library_import
+from ..project.syntax import root_name, tail_name, walk
 from ..project.syntax_marks import FLOAT16_MAX
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
@@ -483,7 +485,7 @@ def _bind_arguments(
         if parameter.arg in rest and parameter.arg not in frame.vars:
             frame.vars[parameter.arg] = rest.pop(parameter.arg)
     starred = "**" in rest or has_unknown_arguments(interp, node)
-    if not starred:
+    if not (starred or _may_get_arguments(interp, function)):
         _bind_defaults(interp, frame, function, names)
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg not in frame.vars:
@@ -496,6 +498,20 @@ def _bind_arguments(
         frame.vars[spec.vararg.arg] = SequenceValue(list(args[len(names) :]), is_open=starred)
     if spec.kwarg is not None:
         frame.vars[spec.kwarg.arg] = MappingValue(dict(rest), is_open=starred)
+
+
+def _may_get_arguments(interp: Interpreter, function: Function) -> bool:
+    """Return True if a decorator of an unknown library may add arguments to a call, such as ``gin.configurable``."""
+    module = function.module
+    for decorator in function.decorators:
+        name = root_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        imported = module.imports.get(name)
+        if imported is None or imported.level or is_library_import(imported):
+            continue
+        is_of_python = (imported.module or imported.name).partition(".")[0] in sys.stdlib_module_names
+        if not is_of_python and not interp.project.is_local_import(imported, module.path):
+            return True
+    return False
 
 
 def _bind_defaults(interp: Interpreter, frame: Frame, function: Function, names: list[ast.arg]) -> None:

@@ -228,7 +228,7 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
         return ModuleValue(path, None, dotted)
     # A file that trains nothing uses other files only for what low inputs spoil.
     follows = interp.module.may_train and (
-        interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
+        interp.project.is_relevant_file(path) or (name and interp.project.leads_to_relevant_file(path, name))
     )
     useful = (
         interp.loads_any_file or follows or (interp.module.makes_low and interp.project.may_round_inputs(path, name))

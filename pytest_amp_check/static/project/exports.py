@@ -123,11 +123,6 @@ class Exports:
             self._search_relevance(place, find)
         return self._relevance_by_place[place]
 
-    def may_reexport(self, path: str, name: str) -> bool:
-        """Return True if a file may import a name from another file."""
-        names = self._names_of(path)
-        return bool(names.star_imports) or name.encode() in names.imports
-
     def may_bind(self, path: str, name: str) -> bool:
         """Return True if a file may bind a name: the name occurs in the file, or a star import may bind it."""
         names = self._names_of(path)

@@ -10,12 +10,12 @@ from .module import ImportedName, Module
 Matches = Callable[[ImportedName], bool]
 
 
-def casting_imports(module: Module, gives_low: Matches) -> frozenset[str]:
+def casting_imports(module: Module, gives_low: Matches, *, is_imported: bool) -> frozenset[str]:
     """Return the imported names of a file that may give a low dtype, or a model with weights in a low dtype.
 
-    Only a file that makes an optimizer may train such a model.
+    Only a file that makes an optimizer, or that gives the model to an importing file, may train such a model.
     """
-    if "optim" not in module.text or "parameters" not in module.identifiers:
+    if not is_imported and ("optim" not in module.text or "parameters" not in module.identifiers):
         return frozenset()
     return frozenset(name for name, imported in module.imports.items() if gives_low(imported))
 

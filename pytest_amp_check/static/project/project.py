@@ -322,10 +322,11 @@ class Project:
         self.dependencies.add(path)
         return self.helper_exports.is_relevant_file(path) or self.casting_exports.is_relevant_file(path)
 
-    def may_reexport(self, path: str, name: str) -> bool:
-        """Return True if a file re-exports a name from another file that may affect the protocol."""
-        return self.helper_exports.may_reexport(path, name) and self._add_dependencies(
-            self.helper_exports.relevance_of_name(path, name, self._find_import)
+    def leads_to_relevant_file(self, path: str, name: str) -> bool:
+        """Return True if a file re-exports a name from another file that is relevant, or uses such a name for it."""
+        return any(
+            self._add_dependencies(exports.relevance_of_name(path, name, self._find_import))
+            for exports in (self.helper_exports, self.casting_exports)
         )
 
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
@@ -348,7 +349,8 @@ class Project:
                     from .relevance import mark_relevant
 
                     matches = partial(self.is_relevant_import, importer=path)
-                    casting = casting_imports(made, partial(matches, exports=self.casting_exports))
+                    gives_low = partial(matches, exports=self.casting_exports)
+                    casting = casting_imports(made, gives_low, is_imported=True)
                     rounding = rounding_imports(made, partial(matches, exports=self.rounding_exports))
                     mark_relevant(made, self.relevant_imports(made, path), casting, rounding)
                 finally:

@@ -99,4 +99,5 @@ class StackContext(Value):
     def __init__(self) -> None:
         super().__init__()
         self.entered_contexts: list[Value] = []
+        self.path_length = 0
         self.is_released = False
