@@ -14,7 +14,7 @@ from ...protocol.fast_namedtuple import NamedTuple
 from ..sources.patterns.declarations import iterate_imports
 from ..sources.patterns.fragile_math import may_round_inputs
 from ..sources.patterns.lines import strip_docstrings
-from ..sources.patterns.low_precision import gives_low_precision
+from ..sources.patterns.low_precision import casts_weights, gives_low_precision
 from ..sources.patterns.training import may_affect_importer, may_do_training
 
 #: Location of a name: absolute path of a file, and a name in the file.
@@ -60,10 +60,16 @@ def _whole_definition(part: bytes) -> bytes:
     return part
 
 
+def _function_casts_weights(part: bytes) -> bool:
+    return _CLASS_HEAD.search(part) is None and casts_weights(part)
+
+
 #: Criterion: the use of a name may affect the protocol.
 AFFECTS_PROTOCOL = RelevanceCriterion(may_affect_importer, _whole_definition)
 #: Criterion: a name may give a low dtype, or a model whose weights are in a low dtype.
 GIVES_LOW_PRECISION = RelevanceCriterion(gives_low_precision, _whole_definition)
+#: Criterion: a function may store the weights of a model in a low dtype. Casts in classes are mostly of tensors.
+CASTS_WEIGHTS = RelevanceCriterion(_function_casts_weights, _class_head)
 #: Criterion: a name may compute what the low dtype of its inputs spoils.
 ROUNDS_INPUTS = RelevanceCriterion(may_round_inputs, _whole_definition)
 #: Criterion: a name may train the model that it is given.
@@ -122,6 +128,11 @@ class Exports:
         if place not in self._relevance_by_place:
             self._search_relevance(place, find)
         return self._relevance_by_place[place]
+
+    def may_reexport(self, path: str, name: str) -> bool:
+        """Return True if a file may import a name from another file."""
+        names = self._names_of(path)
+        return bool(names.star_imports) or name.encode() in names.imports
 
     def may_bind(self, path: str, name: str) -> bool:
         """Return True if a file may bind a name: the name occurs in the file, or a star import may bind it."""

@@ -15,6 +15,7 @@ from ..sources.patterns.declarations import is_class_without_base
 from ..sources.tokens import refuse_dense
 from .exports import (
     AFFECTS_PROTOCOL,
+    CASTS_WEIGHTS,
     GIVES_LOW_PRECISION,
     INHERITS_TRAINING,
     ROUNDS_INPUTS,
@@ -73,6 +74,7 @@ class Project:
         "_tops",
         "_trainer_exports",
         "_training_exports",
+        "_weight_exports",
         "assumed_dtype",
         "assumed_files",
         "autocast_files",
@@ -123,6 +125,7 @@ class Project:
         load = partial(source_files.load_or_nothing, largest=largest)
         self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
         self._training_exports = Exports(load, TRAINS)
+        self._weight_exports = Exports(load, CASTS_WEIGHTS)
         self.casting_exports = Exports(load, GIVES_LOW_PRECISION)
         self.rounding_exports = Exports(load, ROUNDS_INPUTS)
         self._may_resume = False
@@ -323,11 +326,10 @@ class Project:
         return self.helper_exports.is_relevant_file(path) or self.casting_exports.is_relevant_file(path)
 
     def leads_to_relevant_file(self, path: str, name: str) -> bool:
-        """Return True if a file re-exports a name from another file that is relevant, or uses such a name for it."""
-        return any(
-            self._add_dependencies(exports.relevance_of_name(path, name, self._find_import))
-            for exports in (self.helper_exports, self.casting_exports)
-        )
+        """Return True if a file re-exports a relevant name, or has a function that casts a model by one of another file."""
+        # Definitions that only use other files are many, and most of them change nothing.
+        exports = self.helper_exports if self.helper_exports.may_reexport(path, name) else self._weight_exports
+        return self._add_dependencies(exports.relevance_of_name(path, name, self._find_import))
 
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
         """Add the dependencies of a result to the current file, and return True if the name is relevant."""
