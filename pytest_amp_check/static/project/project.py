@@ -326,7 +326,7 @@ class Project:
         return self.helper_exports.is_relevant_file(path) or self.casting_exports.is_relevant_file(path)
 
     def leads_to_relevant_file(self, path: str, name: str) -> bool:
-        """Return True if a file re-exports a relevant name, or its function of this name uses a cast of another file."""
+        """Return True if a file re-exports a relevant name, or its function of the name uses another file's cast."""
         # Definitions that only use other files are many, and most of them change nothing.
         exports = self.helper_exports if self.helper_exports.may_reexport(path, name) else self._weight_exports
         return self._add_dependencies(exports.relevance_of_name(path, name, self._find_import))
