@@ -78,6 +78,7 @@ def fill_template(template: str, names: Mapping[str, str]) -> str:
 def describe_event(event: Event) -> str:
     """Return the description of an event."""
     if isinstance(event, AutocastEnter):
-        return describe_region(event.dtype) if event.enabled else "autocast is disabled"
+        dtype = "?" if event.is_one_of_several else event.dtype
+        return describe_region(dtype) if event.enabled else "autocast is disabled"
     scaled = event.traits.scaled_description if event.subject is not None else ""
     return scaled or event.traits.description or name_of_kind(type(event))

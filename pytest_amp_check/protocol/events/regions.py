@@ -51,6 +51,8 @@ class AutocastEnter(Event):
     instance: int | None = None
     #: Source text of a dtype that the code chooses between bfloat16 and float16.
     low_choice: str = ""
+    #: The code chooses between regions of several dtypes here.
+    is_one_of_several: bool = False
     #: No region, but used in place of a region.
     null: bool = False
     #: Nothing in the region records gradients.

@@ -270,17 +270,17 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
     start = interp.state.current_node
     enabled: Formula = False
     device, may_choose_float16 = "", False
-    dtypes: set[str] = set()
+    regions = [value for _, value in context.options if isinstance(value, ObjectRef) and value.role == "autocast"]
+    dtypes = {str(region.tracked_object.attributes.dtype) for region in regions}
     for formula, value in context.options:
         interp.state.current_node = start
         yes, no = split_on(interp, formula)
         interp.state.current_node = yes
         interp.state.path_condition.append(formula)
         if isinstance(value, ObjectRef) and value.role == "autocast":
-            _enter_autocast(interp, value, node, remember=False)
+            _enter_autocast(interp, value, node, is_one_of_several=len(dtypes) > 1, remember=False)
             enabled = interp.shorten_formula(disjunction(enabled, conjunction(formula, value.enabled)))
             device = device or str(value.tracked_object.attributes.device)
-            dtypes.add(str(value.tracked_object.attributes.dtype))
             may_choose_float16 = may_choose_float16 or value.tracked_object.attributes.may_choose_float16
         else:
             interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
@@ -294,7 +294,14 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
     _push_region(interp, OpenRegion(enabled, device, dtype, may_choose_float16=may_choose_float16), node)
 
 
-def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, remember: bool = True) -> None:
+def _enter_autocast(
+    interp: Interpreter,
+    context: ObjectRef,
+    node: ast.AST,
+    *,
+    is_one_of_several: bool = False,
+    remember: bool = True,
+) -> None:
     facts = context.tracked_object.attributes
     device, dtype, cache = str(facts.device), facts.dtype, facts.cache
     instance = context.tracked_object.key if facts.stored else None
@@ -314,6 +321,7 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
                 dtype=dtype,
                 cache=cache,
                 low_choice=facts.low_choice,
+                is_one_of_several=is_one_of_several,
                 without_gradients=bool(interp.state.no_grad) or _is_without_gradients(interp),
                 names=names,
             )

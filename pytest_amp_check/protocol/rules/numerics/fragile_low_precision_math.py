@@ -45,7 +45,8 @@ RULE = Rule(
             " `logsigmoid` of the negated logits, or compute it on `.float()`"
         ),
         "fragile:exp-complement": ViolationKind(
-            "`{call}` cancels in low precision for small exponents: write it with `torch.expm1`",
+            "`{call}` cancels in low precision for small exponents: write it with `torch.expm1(x)`, "
+            "which is `torch.exp(x) - 1`",
             effect="a result of 0.001 is 0 in bfloat16, and one of 0.01 is 18 % off; no error",
         ),
         "fragile:logsumexp": ViolationKind(
