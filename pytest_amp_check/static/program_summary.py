@@ -379,7 +379,8 @@ def _mark_casts(program: Program) -> None:
             # A setting decides, and other settings may decide that nothing is trained.
             event.guessed = event.guessed or bool(event.guards)
             scaled = events[e.ScalerStep]
-            event.with_scaler = not scaled or not all(_excludes(graph, event, step) for step in scaled)
+            reached = [step for step in scaled if not _excludes(graph, event, step)]
+            event.with_scaler = not scaled or (bool(reached) and _reaches_low(graph, index, reached))
             # A test of a few steps casts on purpose, and has no small updates to lose.
             event.trained = trained and not event.site.is_in_test()
 
@@ -403,6 +404,53 @@ def _excludes(graph: Graph, event: Event, other: Event) -> bool:
                 known[implied] = its_truth
                 todo.append((implied, its_truth))
     return any(known.get(key, truth) is not truth for key, truth in other.guards)
+
+
+#: Maximum number of nodes, each with answers, in a search for a step after a cast.
+MAX_SEARCHED = 4_000
+
+
+def _reaches_low(graph: Graph, cast: int, steps: list[e.ScalerStep]) -> bool:
+    """Return True if a path leads from a cast to one of the steps, without a cast back to float32 on the way.
+
+    A path gives each predicate that guards a step one answer. A search that takes too long counts as a path.
+    """
+    start = graph.nodes[cast].event
+    deciding = {key for step in steps for key, _ in step.guards}
+    assert start is not None
+    todo = [(cast, frozenset((key, truth) for key, truth in start.guards if key in deciding))]
+    seen = set(todo)
+    while todo and len(seen) < MAX_SEARCHED:
+        node, answers = todo.pop()
+        for target, key, truth in graph.nodes[node].edges:
+            if (key, not truth) in answers:
+                continue
+            known = answers | {(key, truth)} if key in deciding else answers
+            forgotten = graph.nodes[target].forgotten_predicates
+            if forgotten and known:
+                known = frozenset((each, its_truth) for each, its_truth in known if not forgotten >> each & 1)
+            after = graph.nodes[target].event
+            if after in steps:
+                return True
+            is_cast_back = isinstance(after, e.ModuleCast) and after.dtype == "float32"
+            if (is_cast_back and after is not None and after.subject == start.subject) or (target, known) in seen:
+                continue
+            seen.add((target, known))
+            todo.append((target, known))
+    return bool(todo) or not _has_steps_after(graph, cast, steps)
+
+
+def _has_steps_after(graph: Graph, start: int, steps: list[e.ScalerStep]) -> bool:
+    """Return True if the graph leads from a node to one of the steps at all, as it does not for a cast of a method."""
+    seen, todo = {start}, [start]
+    while todo:
+        for target, _, _ in graph.nodes[todo.pop()].edges:
+            if graph.nodes[target].event in steps:
+                return True
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return False
 
 
 class _AfterCast(NamedTuple):

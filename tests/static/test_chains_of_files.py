@@ -107,3 +107,39 @@ def test_a_decorator_may_pass_arguments(decorator: str, name: str) -> None:
 def test_methods_of_the_same_name_call_no_function() -> None:
     source = CONFIGURED.format(decorator="@functools.cache", name="train").replace("and steps is None", "and False")
     assert [finding.code for finding in check_source(source, "train.py")] == ["AMP201"]
+
+
+WIDENED = """\
+import torch
+
+
+def restore(model):
+    model.half()
+    return model
+
+
+def main(args, loader):
+    model = torch.nn.Linear(8, 8)
+    restore(model)
+    if args.precision == "amp" or args.precision == "fp32":
+        {widen}
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda") if args.precision == "amp" else None
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=args.precision == "amp"):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+        if args.precision == "amp":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("widen", "severity"), [("model.float()", "warning"), ("model.train()", "error")])
+def test_no_path_leads_from_low_weights_to_the_scaler(widen: str, severity: str) -> None:
+    findings = check_source(WIDENED.format(widen=widen), "train.py")
+    assert [(finding.code, finding.severity) for finding in findings] == [("AMP501", severity)]
