@@ -90,7 +90,7 @@ def format_full(findings: Iterable[Finding], sources: SourceLines, *, unsafe: bo
             lines += [
                 format_headline(first, unsafe=unsafe, message=_format_group_message(group)),
                 *([[("  effect: ", "dim"), (first.effect, "")]] if first.effect else []),
-                *_format_help(first, remedy=""),
+                *_format_help(first, "", sources),
                 [],
             ]
     return lines
@@ -151,7 +151,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         "lead": lead,
         "events": events,
         "problem": finding.problem,
-        "help": _format_help(finding, remedy=finding.remedy),
+        "help": _format_help(finding, finding.remedy, sources),
     }
 
 
@@ -197,11 +197,14 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
     return [*lines, *parts["help"]]
 
 
-def _format_help(finding: Finding, remedy: str) -> list[Line]:
+def _format_help(finding: Finding, remedy: str, sources: SourceLines) -> list[Line]:
     """Return the lines about the remedy and the fix of a finding, and about further information."""
     lines: list[Line] = [[("  help: ", "dim"), (make_printable(remedy), "")]] if remedy else []
-    if remedy and finding.edit_places:
-        lines += [[("  where: ", "dim"), (_describe_place(step), "")] for step in finding.edit_places]
+    for step in finding.edit_places if remedy else ():
+        lines.append([("  where: ", "dim"), (_describe_place(step), "")])
+        source = "" if _covers_line(finding.site, step.site, 1) else _quote_source(step.site, sources)
+        if source:
+            lines.append([("         ", ""), (source, "source")])
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
         lines.append([("  fix: ", "dim"), (make_printable(finding.fix.message), ""), (flags, "dim")])

@@ -35,6 +35,10 @@ SHOWN = 3
 
 #: Name of the search for the location of a new scaler.
 _NEW_SCALER = "new scaler"
+#: Name of the search for the location where a state is loaded.
+_LOAD = "load"
+#: Value of a remedy: the name under which all methods of a class have the scaler.
+_KEPT = "kept_scaler"
 #: How a file gets apex's module.
 _IMPORT = "write `from apex import amp`"
 #: An addition to an edit before a step whose gradients nothing unscales.
@@ -86,6 +90,19 @@ class _Name(NamedTuple):
         owner = here.function.rpartition(".")[0]
         return self.text.startswith("self.") and bool(owner) and owner == there.function.rpartition(".")[0]
 
+    def is_local_to_class_of(self, edit: Site) -> bool:
+        """Return True for a variable of another method of the class of an edit."""
+        owner, _, method = edit.function.rpartition(".")
+        is_method = bool(owner) and not owner.endswith("<locals>") and self.site.path == edit.path
+        here, _, other = self.site.function.rpartition(".")
+        return is_method and here == owner and other != method and "." not in self.text
+
+
+def name_region(events: Iterable[Event]) -> dict[str, str]:
+    """Return the device of the regions among events, as a name in a message, if it is one and not CUDA."""
+    devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
+    return {"region": devices.pop()} if len(devices) == 1 and "cuda" not in devices else {}
+
 
 def find_edit_places(
     label: str, site: Site, events: Collection[Event], context: FindingContext, values: Mapping[str, str]
@@ -100,20 +117,30 @@ def find_edit_places(
     names: dict[str, str] = {}
     passed: list[TraceStep] = []
     remedy = split_message(kind.message)[1]
+    is_loaded = any(edit.search == _LOAD for edit in kind.trace_context.edits)
     for role in _ROLES:
         if "{" + role not in kind.message:
             continue
         name = search.find_name(role, values.get(role, ""), site)
         if name is None and any(edit.search == _NEW_SCALER for edit in kind.trace_context.edits) and role == "scaler":
             names[role] = search.name_new_scaler()
+            names["constructor"] = search.name_constructor()
             names["enabled"] = search.describe_choice()
+            names["float16_only"] = search.describe_float16_only()
         if name is None:
             continue
         names[role] = name.text
-        if "{" + role in remedy and not name.is_visible_from(site):
+        if role == "scaler":
+            names[_KEPT] = name.text
+        if not any("{" + each in remedy for each in (role, f"kept_{role}")) or name.is_visible_from(site):
+            continue
+        if is_loaded and name.is_local_to_class_of(site):
+            names[_KEPT] = f"self.{name.text}"
+            passed.append(search.make_attribute(role, name))
+        else:
             passed += search.find_passing(role, name)
     steps = [TraceStep(at, text, is_event=False) for event in events for at, text in event.edits]
-    texts: dict[str, str] = {}
+    texts = name_region(context.events) if kind.trace_context.edits else {}
     for event in reversed([*events]) if kind.trace_context.edits else ():
         texts.update((key, text) for key, value in event.names.items() if (text := str(value)))
     for edit in kind.trace_context.edits:
@@ -189,12 +216,23 @@ class _EditSearch:
         owner = str(step.names.get("optimizer") or "").rpartition(".")[0] if step is not None else ""
         return "self.scaler" if owner == "self" else "scaler"
 
+    def name_constructor(self) -> str:
+        """Return the class of a new scaler, which knows about the shards of gradients if there are any."""
+        is_sharded = any("fsdp1" in each.attributes.wrappers for each in self.program.objects)
+        name = DEFAULT_NAMES["constructor"]
+        return "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler" if is_sharded else name
+
     def describe_choice(self) -> str:
         """Return the argument that enables a new scaler in float16 only, if the regions choose their dtype."""
         regions = [event for event in self.known if isinstance(event, AutocastEnter) and event.enabled]
         choices = {event.low_choice for event in regions if not event.null}
         choice = choices.pop() if len(choices) == 1 else ""
         return f", enabled={choice} == torch.float16" if choice else ""
+
+    def describe_float16_only(self) -> str:
+        """Return an addition if the program chooses among regions of several dtypes, a comma otherwise."""
+        is_choice = any(isinstance(event, AutocastEnter) and event.is_one_of_several for event in self.known)
+        return ", enabled for float16 only," if is_choice else ","
 
     def find_passing(self, role: str, name: _Name) -> list[TraceStep]:
         """Return the edits that pass an object to the function of the finding, which does not have the object."""
@@ -217,6 +255,13 @@ class _EditSearch:
         verb = "constructed" if name.is_constructed else "used"
         unless = self._describe_inheritance(name, name.site)
         return [TraceStep(name.site, f"{unless}pass `{name.text}`, which is {verb} here, to {edited}", is_event=False)]
+
+    def make_attribute(self, role: str, name: _Name) -> TraceStep:
+        """Return the edit that makes a variable of a method an attribute, which the other methods have."""
+        at = self.find_construction(role, name) or name.site
+        owner = at.function.rpartition(".")[0].rpartition(".")[2]
+        text = f"move this to `{owner}.__init__`, as `self.{name.text}`, and use that here"
+        return TraceStep(at, text, is_event=False)
 
     def is_module(self, role: str, name: _Name) -> bool:
         """Return True if a name is that of apex's module, which each file imports for itself."""
@@ -401,11 +446,16 @@ def _edit_at_load(search: _EditSearch, edit: Edit, values: Mapping[str, str]) ->
     load = search.find_event((OptimizerLoad,))
     if load is None:
         return []
-    name = search.find_name("scaler", values.get("scaler", ""), load.site)
+    given = values.get("scaler", "")
+    kept = values.get(_KEPT, given)
+    name = search.find_name("scaler", given, load.site) if kept == given else _Name(kept, load.site)
     if name is None:
         return []
     checkpoint = str(load.names.get("checkpoint") or "checkpoint")
     texts = {**values, "scaler": name.text, "checkpoint": checkpoint, "passing": ""}
+    texts["if_loaded"] = f'"scaler" in {checkpoint}'
+    if values.get("if_any"):
+        texts["if_loaded"] = f'{name.text} is not None and {checkpoint}.get("scaler")'
     site, made = load.site, search.find_construction("scaler", name)
     if search.is_module("scaler", name):
         texts["passing"] = "" if site.path == search.site.path else f", and {_IMPORT} at the top of this file"
@@ -473,7 +523,7 @@ _SEARCHES: dict[str, _Search] = {
     "loop": _edit_before_loop,
     _NEW_SCALER: _edit_at_new_scaler,
     "clip": _edit_before_clip,
-    "load": _edit_at_load,
+    _LOAD: _edit_at_load,
     "unscale": _edit_unscale,
     "forward": _edit_before_forward,
     "forward of module": _edit_around_forward,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from .edit_places import FindingContext, find_edit_places
+from .edit_places import FindingContext, find_edit_places, name_region
 from .effect_values import find_effect_values
 from .event_graph import Graph, Program
-from .events import AutocastEnter, Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
+from .events import Event, EventKind, LowPrecisionEffect, Save, ScalerStep, Unscale, Update
 from .finding import Finding, TraceStep
 from .frameworks import FRAMEWORKS, Framework
 from .message_templates import DEFAULT_NAMES, describe_event, fill_message, fill_template
@@ -168,12 +168,6 @@ def make_finding(
     calls = {event.site.call_key for event in events if not event.traits.is_structural}
     finding.discovery.calls = frozenset(calls or {site.call_key})
     return finding
-
-
-def name_region(events: Iterable[Event]) -> dict[str, str]:
-    """Return the device of the regions among events, as a name in a message, if it is one and not CUDA."""
-    devices = {event.device for event in events if isinstance(event, AutocastEnter) and event.device}
-    return {"region": devices.pop()} if len(devices) == 1 and "cuda" not in devices else {}
 
 
 def adapt_to_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:

@@ -28,6 +28,9 @@ DEFAULT_NAMES = {
     "loop": "the loop that uses it",
     "limit": "the max_norm",
     "region": "cuda",
+    "constructor": "torch.amp.GradScaler",
+    "enabled": "",
+    "float16_only": ",",
 }
 
 

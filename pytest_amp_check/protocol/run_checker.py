@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
-from .edit_places import FindingContext
+from .edit_places import FindingContext, name_region
 from .effect_values import find_effect_values
 from .effects import apply_event
 from .event_graph import Graph, Node, Program
@@ -23,7 +23,6 @@ from .findings_builder import (
     choose_location,
     event_violations,
     make_finding,
-    name_region,
     program_violations,
 )
 from .frameworks import FRAMEWORKS
@@ -184,7 +183,7 @@ class RunChecker(Checker):
                 traced = event.trace if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
                 trace = tuple(TraceStep(site, text) for site, text in traced)
                 names = {**find_effect_values(label, [event], self.program), **values}
-                names = {**name_region(self.distinct_events.values()), **names}
+                names = {**name_region([*self.distinct_events.values(), *self.pending_events]), **names}
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], names, trace)
 
     def withdraw_event(self, event: Event) -> None:

@@ -142,6 +142,27 @@ def find_wide_call(text: str) -> str:
     return f"`{function}({', '.join(arguments)})`"
 
 
+def find_expm1_call(text: str) -> str:
+    """Return the source text with ``torch.expm1`` of a difference of an exponential and 1, in backticks, else ""."""
+    try:
+        parsed = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return ""
+    match parsed:
+        case ast.BinOp(left=ast.Constant(value=1), op=ast.Sub(), right=exponential):
+            sign = "-"
+        case ast.BinOp(left=exponential, op=ast.Sub(), right=ast.Constant(value=1)):
+            sign = ""
+        case _:
+            return ""
+    match exponential:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="exp"), args=[exponent], keywords=[]):
+            return f"`{sign}torch.expm1({ast.unparse(exponent)})`"
+        case ast.Call(func=ast.Attribute(value=exponent, attr="exp"), args=[], keywords=[]):
+            return f"`{sign}torch.expm1({ast.unparse(exponent)})`"
+    return ""
+
+
 def _widen(node: ast.expr) -> str:
     return f"{parenthesize(ast.unparse(node))}.float()"
 

@@ -37,6 +37,8 @@ class ScalerAttributes:
     held: bool = False
     #: Only a local name of the function that constructs the scaler holds it, and the function does not take its state.
     is_local: bool = False
+    #: The code expects None in its place: where precision is not mixed.
+    may_be_none: bool = False
     #: Scalers of which the scaler is one, each constructed in another branch.
     members: frozenset[int] = frozenset()
 

@@ -225,6 +225,9 @@ def _describe_assumption(finding: Finding, dtype: str, *, in_region: bool) -> st
         return "if it is applied under `torch.autocast`, to weights in float32"
     if dtype:
         return f"if {whose} are {is_low}"
+    if in_region and finding.label == "positions:angles":
+        called = f"`{function}` is called" if function else "this runs"
+        return f"if {called} in a `torch.autocast` region"
     example = "outputs of layers in a `torch.autocast` region are" if in_region else "in a model after `.half()`"
     return f"if {whose} are {is_low}, as {example}, and not float32"
 

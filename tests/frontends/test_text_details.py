@@ -315,6 +315,13 @@ def test_the_places_of_a_remedy_stand_below_the_help() -> None:
     )
     said = "  help: call it before the step\n  where: a.py:9 in `train`: move it here\n"
     assert said + "  where: b.py:2: pass `scaler`\n  more:" in shown
+    # A line beside the cause is in the code frame.
+    sources = source_lines.SourceLines({"a.py": "one()\n" * 8 + "    step()\n", "b.py": "1\nsave()\n"})
+    quoted = "".join(output.render_plain(finding_text.format_full([found], sources)))
+    assert f"{said}         step()\n  where: b.py:2: pass `scaler`\n         save()\n  more:" in quoted
+    near = finding(remedy="call it before the step")
+    near.edit_places = (TraceStep(Site("a.py", 2), "move it here", is_event=False),)
+    assert "move it here\n  more:" in "".join(output.render_plain(finding_text.format_full([near], sources)))
     found.edit_places = ()
     without = output.render_plain(finding_text.format_full([found], source_lines.SourceLines({})))
     assert not any("where:" in line for line in without)

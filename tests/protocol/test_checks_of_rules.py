@@ -36,6 +36,10 @@ COMMON_NAMES = {
     "window",
     "reason",
     "remedy",
+    "region",
+    "constructor",
+    "enabled",
+    "float16_only",
 }
 
 

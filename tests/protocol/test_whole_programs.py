@@ -97,7 +97,7 @@ def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: b
 def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
     assert checked("AMP402", program_of(graph_of(load()), loss_dtypes=dtypes)) == [NOT_LOADED] * found
     saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
-    names = {"optimizer": "opt", "scaler": "scaler"}
+    names = {"optimizer": "opt", "scaler": "scaler", "kept_scaler": "scaler", "if_any": ""}
     assert checked("AMP401", program_of(graph_of(saved), loss_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
 
 

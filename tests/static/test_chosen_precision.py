@@ -1152,3 +1152,31 @@ def test_a_shape_in_an_annotation_of_floats_is_a_tensor() -> None:
     body = "def pool(scores: Float['b i j']):\n    return torch.softmax(scores, -1)\n"
     assert [line for code, line, _ in said(body, "bfloat16")] == [2]
     assert said(body.replace("Float", "Int"), "bfloat16") == []
+
+
+TRAINING_OF_ROTARY = """\
+import torch
+
+import rotary
+
+
+def train(name, loader):
+    model = getattr(rotary, name)()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(x, y).mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_angles_that_a_region_makes_low_are_so_where_it_is_entered(tmp_path: Path) -> None:
+    """The product is low whatever dtype the inputs have."""
+    angles = 'freqs = torch.einsum("i,j->ij", torch.arange(len(x)).type_as(self.inv_freq), self.inv_freq)'
+    body = ROTARY.format(f"{angles}; return freqs").replace("model = Rotary().to(torch.bfloat16)\n", "")
+    (tmp_path / "rotary.py").write_text(HEAD + body)
+    (tmp_path / "train.py").write_text(TRAINING_OF_ROTARY)
+    (finding,) = (each for each in check_paths([str(tmp_path)]).findings if each.code == "AMP509")
+    assert finding.condition == "if `Rotary.forward` is called in a `torch.autocast` region"

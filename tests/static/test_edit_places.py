@@ -15,6 +15,7 @@ from pytest_amp_check.protocol.message_templates import fill_message
 from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.protocol.source_text import (
     find_counter,
+    find_expm1_call,
     find_loop_size,
     find_wide_call,
     find_window_size,
@@ -152,6 +153,56 @@ def test_a_scaler_that_the_saving_function_does_not_have_is_located() -> None:
         (f"{LOADED}, with `scaler` as a new parameter of `resume`", 'optimizer.load_state_dict(held["optimizer"])'),
         ("pass `scaler` in this call, as a new parameter of `save`", "save(optimizer, path)"),
     ]
+
+
+SCALER_OF_A_METHOD = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def save(self, path):
+        torch.save({"optimizer": self.optimizer.state_dict()}, path)
+
+    def load(self, path):
+        held = torch.load(path)
+        self.optimizer.load_state_dict(held["optimizer"])
+
+    def train_epoch(self, batches):
+        grad_scaler = MADE
+        for x in batches:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.model(x).mean()
+            grad_scaler.scale(loss).backward()
+            grad_scaler.step(self.optimizer)
+            grad_scaler.update()
+        self.save("last.pt")
+"""
+
+
+def test_a_scaler_that_one_method_has_becomes_an_attribute() -> None:
+    made = 'torch.amp.GradScaler("cuda")'
+    body = SCALER_OF_A_METHOD.replace("MADE", made)
+    finding = find(body, "AMP401")
+    assert "but not of `grad_scaler`" in finding.message
+    assert finding.remedy.startswith('add `self.grad_scaler.state_dict()` to it, under the key `"scaler"`, and')
+    written = 'write `if "scaler" in held: self.grad_scaler.load_state_dict(held["scaler"])` after this line'
+    assert list_places(body, finding) == [
+        (written, 'self.optimizer.load_state_dict(held["optimizer"])'),
+        ("move this to `Trainer.__init__`, as `self.grad_scaler`, and use that here", f"grad_scaler = {made}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "held", ["made if self.amp else None", "None\n        if self.amp:\n            grad_scaler = made"]
+)
+def test_the_state_of_a_scaler_that_may_be_none_is_asked_for(held: str) -> None:
+    body = SCALER_OF_A_METHOD.replace("MADE", held.replace("made", 'torch.amp.GradScaler("cuda")'))
+    finding = find(body, "AMP401")
+    assert 'under the key `"scaler"` if the scaler is not None' in finding.remedy
+    asked = 'write `if self.grad_scaler is not None and held.get("scaler"): self.grad_scaler.load_state_dict'
+    assert finding.edit_places[0].text.startswith(asked)
 
 
 def test_a_scaler_that_the_saving_function_has_is_not_located() -> None:
@@ -329,6 +380,60 @@ def test_a_new_scaler_is_enabled_by_the_dtype_of_the_region_if_the_program_choos
     said = 'torch.amp.GradScaler("cuda", enabled=kind == torch.float16)'
     assert said in finding.remedy
     assert said in finding.edit_places[0].text
+
+
+def test_a_new_scaler_of_shards_is_sharded_and_is_for_float16_only() -> None:
+    body = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def train(args, batches):
+    models = {"small": nn.Linear(8, 2), "large": nn.Linear(80, 2)}
+    model = FSDP(models[args.size])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches:
+        regions = {"fp16": torch.autocast("cuda", torch.float16), "bf16": torch.autocast("cuda", torch.bfloat16)}
+        with regions[args.precision]:
+            loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    finding = find(body, "AMP502")
+    sharded = 'scaler = torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler("cuda")'
+    assert f"construct `{sharded}` once, enabled for float16 only, and write" in finding.remedy
+    assert finding.edit_places[0].text == f"write `{sharded}` after this statement"
+
+
+def test_a_new_scaler_is_for_the_device_of_the_region() -> None:
+    body = NEW_SCALER.replace("MADE", MADE.format("optimizer")).replace("CLIP", "").replace("OPT", "optimizer")
+    finding = find(body.replace('torch.autocast("cuda"', 'torch.autocast("xpu"'), "AMP502")
+    assert 'torch.amp.GradScaler("xpu")' in finding.remedy
+    assert finding.edit_places[0].text.startswith('write `scaler = torch.amp.GradScaler("xpu")`')
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("", "pass `enabled=(kind == torch.float16)`"),
+        (", enabled=args.amp", "let `enabled` also require `kind == torch.float16`"),
+    ],
+)
+def test_a_condition_of_a_scaler_is_kept_where_bfloat16_disables_it(given: str, advice: str) -> None:
+    body = f"""
+def train(args, model, batches):
+    kind = torch.bfloat16 if args.bf16 else torch.float16
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda"{given})
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", kind{given}):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    assert find(body, "AMP503").remedy == advice
 
 
 def test_a_scaler_made_in_a_loop_moves_before_the_outermost_loop_with_its_optimizer_outside() -> None:
@@ -896,6 +1001,22 @@ def test_the_size_of_a_loop_is_that_of_its_range(head: str, size: str) -> None:
 )
 def test_a_product_is_written_out_with_wide_operands(call: str, wide: str) -> None:
     assert find_wide_call(call) == wide
+
+
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [
+        ("1 - torch.exp(-delta * s)", "`-torch.expm1(-delta * s)`"),
+        ("torch.exp(s) - 1.0", "`torch.expm1(s)`"),
+        ("1 - (a + b).exp()", "`-torch.expm1(a + b)`"),
+        ("2 - torch.exp(s)", ""),
+        ("1 - torch.exp(s, out=t)", ""),
+        ("1 - math.exp(s)", ""),
+        ("1 - torch.exp(some_long_na...", ""),
+    ],
+)
+def test_an_exponential_less_one_is_written_out(call: str, written: str) -> None:
+    assert find_expm1_call(call) == written
 
 
 def test_a_window_that_leaves_micro_batches_over_is_written_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ...protocol.source_text import find_access_path
 from ..interpreter.interpreter import Interpreter
 from .syntax_queries import last_name
 
@@ -35,6 +36,29 @@ def is_local_scaler(interp: Interpreter, node: ast.AST) -> bool:
         for each in function.find_nodes(ast.Name)
         if each.id == name
     ) and not any(isinstance(part, (ast.Global, ast.Nonlocal)) and name in part.names for part in function.nodes)
+
+
+def may_be_none(interp: Interpreter, node: ast.AST) -> bool:
+    """Return True if the file expects None in the variable or attribute of a scaler that a call constructs.
+
+    The file assigns None to it as well, or compares it with None.
+    """
+    assigned = interp.module.find_nodes(ast.Assign)
+    own = [each for each in assigned if any(value is node for value in _choices(each.value))]
+    names = {find_access_path(target) for each in own for target in each.targets} - {None}
+    with_none = (each for each in assigned if any(map(_is_none, _choices(each.value))))
+    compared = (each for each in interp.module.find_nodes(ast.Compare) if any(map(_is_none, each.comparators)))
+    return any(find_access_path(target) in names for each in with_none for target in each.targets) or any(
+        find_access_path(each.left) in names for each in compared
+    )
+
+
+def _choices(node: ast.expr) -> list[ast.expr]:
+    return [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _find_name(function: Function, node: ast.AST) -> str | None:

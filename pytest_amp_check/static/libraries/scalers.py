@@ -33,7 +33,7 @@ from .checkpoints import entry_of_state, take_state
 from .copied_scalers import is_copied_scale
 from .flags import is_flag
 from .framework_bases import find_base_that_saves
-from .local_scalers import is_local_scaler
+from .local_scalers import is_local_scaler, may_be_none
 from .losses.backward import backward_gradient_of, emit_penalty, make_loss_names, run_backward
 from .optimizers import act_on_optimizers, steps_through_scaler
 from .overhead import RepeatedCosts
@@ -297,6 +297,7 @@ def _make_scaler(
     made = tracked_object.attributes
     made.constructed, made.enabled, made.callable = True, enabled, entry.name
     made.is_local = is_local_scaler(interp, node)
+    made.may_be_none = may_be_none(interp, node)
     made.enabling = frozenset(key for key, _ in literals(enabled))
     unsaved = find_base_that_saves(interp, interp.state.frame.cls)
     saved_by = {} if unsaved is None else {"framework": unsaved.title, "method": unsaved.saving_methods[0]}

@@ -27,7 +27,7 @@ def _check_saves(program: Program) -> Verdicts:
         remade = program.attributes.scalers.recreated_names
         scalers = [x for x in event.scope_scalers if x not in remade]
         if event.optimizers and scalers:
-            names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
+            names = {"optimizer": program.name_of(event.optimizers[0]), **_name_scaler(program, scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
             if event.by_name:
                 yield "save:no-scaler-argument", event, names, ()
@@ -36,6 +36,17 @@ def _check_saves(program: Program) -> Verdicts:
             made = next((x for x in program.iter_events() if _is_construction(x, scalers[0], program)), None)
             trace = (made, event) if made is not None and made.site.line != event.site.line else ()
             yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, trace
+
+
+def _name_scaler(program: Program, scaler: int | str) -> dict[str, str]:
+    """Return the message values of a scaler that a key or a name identifies, and that may be None."""
+    name = program.name_of(scaler)
+    may_be_none = any(scaler in (each.key, each.name) and each.attributes.may_be_none for each in program.objects)
+    return {
+        "scaler": name,
+        "kept_scaler": name,
+        "if_any": " if the scaler is not None" if may_be_none else "",
+    }
 
 
 def _describe_engine(program: Program, event: Save, engine: int) -> dict[str, str]:
@@ -99,7 +110,7 @@ def _is_without_scaler(event: Save, saves: list[Save], program: Program) -> bool
 
 
 _LOAD = Edit(
-    'write `if "scaler" in {checkpoint}: {scaler}.load_state_dict({checkpoint}["scaler"])` after this line{passing}',
+    'write `if {if_loaded}: {scaler}.load_state_dict({checkpoint}["scaler"])` after this line{passing}',
     search="load",
     is_always_shown=True,
 )
@@ -115,8 +126,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}.state_dict()` to "
-            'it, under the key `"scaler"`, and load it where a run resumes',
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{kept_scaler}.state_dict()` "
+            'to it, under the key `"scaler"`{if_any}, and load it where a run resumes',
             trace_context=TraceContext(background_kinds=(ScalerNew,), edits=(_LOAD,)),
         ),
         "save:no-scaler-object": ViolationKind(
@@ -128,7 +139,7 @@ RULE = Rule(
         ),
         "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed "
-            'code loads it: add `{scaler}.state_dict()` to it, under the key `"scaler"`, if runs are resumed',
+            'code loads it: add `{scaler}.state_dict()` to it, under the key `"scaler"`{if_any}, if runs are resumed',
             INFO,
             effect=(
                 "none until a run is resumed; then steps are skipped until the scale (65536 by default) fits again"

@@ -15,7 +15,7 @@ def _check_backward(event: Event, program: Program) -> Labels:
             yield "backward:no-scaler", {}
         # A run of a test chooses its own values: a few steps on a tiny model.
         elif MAY_BE_FLOAT16.issuperset(event.dtypes) and not event.site.is_in_test():
-            yield "backward:no-scaler-option", {"enabled": ""}
+            yield "backward:no-scaler-option", {}
 
 
 def _check_disabled(event: Event, program: Program) -> Labels:
@@ -46,14 +46,14 @@ RULE = Rule(
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
-            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: "
-            'construct `{scaler} = torch.amp.GradScaler("cuda")` once, and write `{scaler}.scale({loss}).backward()` '
-            "here and `{scaler}.step({optimizer})`, `{scaler}.update()` for the step, or only "
-            "`dtype=torch.bfloat16` in the region",
+            "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: construct "
+            '`{scaler} = {constructor}("{region}"{enabled})` once, and write `{scaler}.scale({loss}).backward()` here '
+            "and `{scaler}.step({optimizer})`, `{scaler}.update()` for the step, or only `dtype=torch.bfloat16` in the "
+            "region",
             trace_context=TraceContext(
                 region_before=True,
                 edits=(
-                    Edit('write `{scaler} = torch.amp.GradScaler("cuda")` {side}{passing}', search="new scaler"),
+                    Edit('write `{scaler} = {constructor}("{region}"{enabled})` {side}{passing}', search="new scaler"),
                     Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
                     _STEP,
                 ),
@@ -61,17 +61,14 @@ RULE = Rule(
         ),
         "backward:no-scaler-option": ViolationKind(
             "`{call}` has no GradScaler, although the region before may be in float16, where small "
-            'gradients become zero: construct `{scaler} = torch.amp.GradScaler("cuda"{enabled})` once, '
+            'gradients become zero: construct `{scaler} = {constructor}("{region}"{enabled})` once{float16_only} '
             "and write `{scaler}.scale({loss}).backward()` here and "
             "`{scaler}.step({optimizer})`, `{scaler}.update()` for the step",
             certainty=Certainty(is_possible=True, assumption="the run chooses float16 for the region"),
             trace_context=TraceContext(
                 region_before=True,
                 edits=(
-                    Edit(
-                        'write `{scaler} = torch.amp.GradScaler("cuda"{enabled})` {side}{passing}',
-                        search="new scaler",
-                    ),
+                    Edit('write `{scaler} = {constructor}("{region}"{enabled})` {side}{passing}', search="new scaler"),
                     Edit("write `{scaler}.unscale_({optimizer})` before this clip", search="clip"),
                     _STEP,
                 ),

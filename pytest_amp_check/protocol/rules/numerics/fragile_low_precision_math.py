@@ -6,6 +6,7 @@ from ...event_graph import Program
 from ...events import CANCELLATIONS, FragileMath
 from ...fix import SAFE
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...source_text import find_expm1_call
 
 #: Expressions that bfloat16 rounds as well.
 _ROUNDED = frozenset("loss distance gradient-norm probabilities draws softmax statistics island exponent".split())
@@ -18,6 +19,9 @@ def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
     if dtype != "bfloat16" or always:
         doubt = event.guessed or (dtype == "half" and not always)
         values = {"of_each": "yes"} if event.of_each else {}
+        if how == "exp-complement":
+            written = find_expm1_call(str(event.names.get("call") or ""))
+            values["expm1"] = written or "it with `torch.expm1(x)`, which is `torch.exp(x) - 1`"
         yield f"fragile:{how}", {**values, "severity": INFO} if doubt else values
 
 
@@ -45,8 +49,7 @@ RULE = Rule(
             " `logsigmoid` of the negated logits, or compute it on `.float()`"
         ),
         "fragile:exp-complement": ViolationKind(
-            "`{call}` cancels in low precision for small exponents: write it with `torch.expm1(x)`, "
-            "which is `torch.exp(x) - 1`",
+            "`{call}` cancels in low precision for exponents near 0: write {expm1}",
             effect="a result of 0.001 is 0 in bfloat16, and one of 0.01 is 18 % off; no error",
         ),
         "fragile:logsumexp": ViolationKind(

@@ -72,7 +72,11 @@ def _check_choice(program: Program) -> Verdicts:
         deciding = {key for use in uses for key, _ in use.guards if is_one_of_two or key in made_if}
         deciding |= {key for key in enabling if not _asks_for_none(program, key)}
         if uses and attributes.enabled is not False and deciding <= unrelated:
-            yield "scaler:any-dtype", event, {"dtype": regions[0].low_choice}, (regions[0],)
+            chosen = regions[0].low_choice
+            is_given = "enabled" in event.arguments
+            template = "let `enabled` also require `{}`" if is_given else "pass `enabled=({})`"
+            advice = template.format(f"{chosen} == torch.float16")
+            yield "scaler:any-dtype", event, {"dtype": chosen, "advice": advice}, (regions[0],)
 
 
 def _asks_for_none(program: Program, key: int) -> bool:
@@ -104,8 +108,7 @@ RULE = Rule(
             "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: pass `enabled=False` in this call"
         ),
         "scaler:any-dtype": ViolationKind(
-            "`{call}` stays enabled if `{dtype}` is bfloat16, which needs no scaling: pass"
-            " `enabled=({dtype} == torch.float16)`",
+            "`{call}` stays enabled if `{dtype}` is bfloat16, which needs no scaling: {advice}",
             certainty=Certainty(always_possible=True),
         ),
     },

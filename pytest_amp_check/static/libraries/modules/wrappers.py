@@ -43,13 +43,18 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
         tracked_object = known if known is not None and known.role == "module" else make_object(interp, "module", node)
         interp.tracked_objects["used", inner.key] = tracked_object
         inner = ObjectRef(tracked_object)
-    if tracked_object is not None:
-        mark_wrapped(interp, tracked_object, entry, args, keywords)
+    # A model that the configuration chooses among several is one of them.
+    given = inner.alternatives() if tracked_object is None and inner is not None else []
+    found = [tracked_object] if tracked_object is not None else [*map(tracked_object_of, given)]
+    for module in found:
+        if module is None:
+            continue
+        mark_wrapped(interp, module, entry, args, keywords)
         if str(entry.attributes.get("wraps")).startswith("fsdp"):
-            tracked_object.attributes.sharding_site = interp.site_of(node)
-            report_late_sharding(interp, tracked_object, node)
-    if tracked_object is not None and entry.role == torch_api.COMPILE:
-        tracked_object.attributes.compiled = True
+            module.attributes.sharding_site = interp.site_of(node)
+            report_late_sharding(interp, module, node)
+        if entry.role == torch_api.COMPILE:
+            module.attributes.compiled = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):
         # A copy has separate parameters.
         copy = make_object(interp, "module", node, "copy")
