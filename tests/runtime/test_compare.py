@@ -316,6 +316,75 @@ class TestMatchesFloat32:
         assert_matches_fp32(again, rtol=0.01)
         assert bits(trainer) == end
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_gradient_that_is_noise_at_one_step_is_not_compared(self, seed: int) -> None:
+        """The first step of RMSprop moves each element by the same amount, in the direction of the gradient's sign."""
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)]
+        model = nn.Sequential(*layers)
+        optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+        batches = [(torch.randn(8, 3, 8, 8), torch.randint(0, 10, (8,))) for _ in range(3)]
+
+        def step(batch: Batch) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = functional.cross_entropy(model(batch[0]), batch[1])
+            backward(loss)
+            optimizer.step()
+            return loss
+
+        assert_matches_fp32(Replay(step, batches, steps=8), rtol=0.05)
+
+    def test_a_penalty_that_overflows_at_the_first_scale_is_no_difference(self) -> None:
+        """The gradient penalty of PyTorch's documentation: the scaler skips the step and halves the scale."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+
+        def step(batch: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            x = batch.clone().requires_grad_()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(x)
+                loss = functional.softplus(output).mean()
+            (gradient,) = torch.autograd.grad(scaler.scale(output.float().sum()), x, create_graph=True)
+            gradient = gradient * (1.0 / scaler.get_scale())
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = loss + gradient.norm(2, dim=1).square().mean()
+            backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        batches = [torch.randn(8, 8) for _ in range(3)]
+        assert not torch.isfinite(step(batches[0]))
+        assert not torch.isfinite(step(batches[0])), "the replay begins with a loss that is not finite"
+        assert_matches_fp32(Replay(step, batches, steps=12), rtol=0.05)
+
+    def test_a_loss_that_stays_infinite_is_a_difference(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        calls = 0
+
+        def step(batch: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(batch)
+                # 70000 is infinite in float16, from the second step on.
+                loss = (output * (1.0 if calls == 1 else 7e4)).mean()
+            backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        says = message(assert_matches_fp32, Replay(step, [torch.ones(2, 4)], steps=4), rtol=0.1, what="loss")
+        assert says.startswith("the losses part at step 2 of 4: ")
+
     @pytest.mark.parametrize("optimizer", ["sgd", "adam", "fused"])
     def test_clipping_scaled_gradients_shows(self, optimizer: str) -> None:
         says = message(assert_matches_fp32, replay(Trainer(optimizer=optimizer, clip="scaled")), rtol=0.01)
