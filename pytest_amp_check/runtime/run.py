@@ -341,8 +341,9 @@ class Run:
         if steps.lowest_scale is None or steps.highest_scale is None:
             raise AssertionError(
                 "No enabled GradScaler made a step in this recording, so its scale cannot be checked: step through"
-                " `scaler.step(optimizer)`, or leave this assertion out for bfloat16, which needs no scaler; on a machine without CUDA a GradScaler for cuda switches itself off (use"
-                " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
+                " `scaler.step(optimizer)`, or leave this assertion out for bfloat16, which needs no scaler; on a"
+                " machine without CUDA a GradScaler for cuda switches itself off (use emulate_cuda(), --amp-device"
+                " emulate or GradScaler('cpu'))"
             )
         wrong = []
         values = list(steps.scale_history)

@@ -14,7 +14,7 @@ from torch import nn, zeros_like
 from torch.nn import functional as F  # noqa: N812 - the name that all of torch's users know
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from pytest_amp_check import emulate_cuda
+from pytest_amp_check import emulate_cuda, record
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +144,20 @@ def test_each_tensor_reports_where_it_is() -> None:
     assert (here + 1).is_cpu and torch.zeros_like(here).is_cpu and torch.stack([here, here]).is_cpu
     assert there.cpu().is_cpu and there.detach().is_cuda and there[0].is_cuda
     assert torch.zeros(2, pin_memory=True).is_cpu
+
+
+def test_what_is_asked_of_tensors_is_no_op_of_the_program() -> None:
+    """A recording follows a limited number of ops between two module calls."""
+    model, lost = layer(), 4 * torch.ones(())
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda")
+    with record(model) as run:
+        with torch.autocast("cuda", dtype=torch.float16):
+            area = (model(batch().cuda()) * 0 + 300) * 300
+            for _ in range(12):
+                area = area * lost - area.detach() * 3
+        loss = (area - area).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    (finding,) = (each for each in run.findings if each.code == "AMP802")
+    assert "`mul` in code outside of modules produces the first non-finite value" in finding.message

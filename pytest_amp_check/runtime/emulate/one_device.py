@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .storage_sides import SIDES
+from .storage_sides import SIDES, without_overrides
 
 _torch: Any = torch
 
@@ -80,8 +80,10 @@ def check_devices(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         side = SIDES.known_side(tensor)
         if side == "cuda":
             on_cuda = True
-        elif side == "cpu" and tensor.dim() and (tensor.is_floating_point() or function not in _RECURRENT):
-            on_cpu = tensor
+        elif side == "cpu":
+            with without_overrides():
+                if tensor.dim() and (tensor.is_floating_point() or function not in _RECURRENT):
+                    on_cpu = tensor
     if on_cuda and on_cpu is not None:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (a tensor "

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing import reductions
 
 _weak: Any = reductions.StorageWeakRef
-_without_overrides: Any = torch._C.DisableTorchFunction
+#: A region in which no function mode of the program or of a recording sees what is asked of a tensor.
+without_overrides: Any = torch._C.DisableTorchFunction
 
 
 class StorageSides:
@@ -31,7 +32,8 @@ class StorageSides:
 
     def set_side(self, tensor: torch.Tensor, side: str) -> None:
         self._any_on_cuda = self._any_on_cuda or side == "cuda"
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors have no storage
+        # Sparse tensors have no storage.
+        with contextlib.suppress(NotImplementedError, RuntimeError), without_overrides():
             storage = tensor.untyped_storage()
             if len(self._side_by_storage) >= self._purge_size:
                 self._side_by_storage = {
@@ -55,13 +57,14 @@ class StorageSides:
         without a known side the CPU.
         """
         on_cpu = False
-        for each in operands:
-            if not isinstance(each, torch.Tensor) or not each.is_floating_point():
-                continue
-            known = self.known_side(each)
-            if known == "cuda":
-                return True
-            on_cpu = on_cpu or known == "cpu" or each.is_leaf
+        with without_overrides():
+            for each in operands:
+                if not isinstance(each, torch.Tensor) or not each.is_floating_point():
+                    continue
+                known = self.known_side(each)
+                if known == "cuda":
+                    return True
+                on_cpu = on_cpu or known == "cpu" or each.is_leaf
         return self._any_on_cuda and not on_cpu
 
     def may_run_on_cuda(self, operands: Iterable[torch.Tensor]) -> bool:
@@ -71,8 +74,7 @@ class StorageSides:
     def known_side(self, tensor: torch.Tensor) -> str | None:
         """Return "cuda" or "cpu", or None for a tensor of which neither is known."""
         try:
-            # A function mode of the program must not see this access.
-            with _without_overrides():
+            with without_overrides():
                 entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return None
