@@ -293,6 +293,8 @@ def _is_common_harm(
     """
     if isinstance(event, e.LowSum):
         return event.scattered or (event.average and (casts_models if event.buffer else not in_region))
+    if isinstance(event, e.LowOp):
+        return in_region and event.how == "lengths"
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles", "table") or (event.how == "buffer" and casts_models)
     if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
@@ -308,6 +310,8 @@ def _is_common_harm(
         return computes_low
     if event.how == "area":
         return may_overflow
+    if event.how == "log-sigmoid":
+        return in_region
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 

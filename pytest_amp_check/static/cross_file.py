@@ -27,21 +27,31 @@ def drop_findings_by_other_files(
 
 
 def _drop_single_calls(findings: list[Finding], files: list[str], text_of: Callable[[str], str]) -> list[Finding]:
-    """Drop findings about functions that no loop of the project calls."""
+    """Drop findings about functions that no loop of the project calls.
+
+    A function without any call, which makes one step with an optimizer of its caller, is meant for such a loop.
+    """
     # A damaged cache may lack the name.
     asked = {f.names.get("function", "") for f in findings if LABELS[f.label][1].precedence.needs_repeated_call}
-    called = {name for name in asked if name and any(_calls_in_loop(text_of(path), name) for path in files)}
+    calling = {name: [t for path in files if _may_call(t := text_of(path), name)] for name in asked if name}
+    repeated = {name for name, texts in calling.items() if any(_calls_in_loop(text, name) for text in texts)}
+    uncalled = {name for name, texts in calling.items() if not texts}
     return [
         f
         for f in findings
-        if not LABELS[f.label][1].precedence.needs_repeated_call or f.names.get("function", "") in called
+        if not LABELS[f.label][1].precedence.needs_repeated_call
+        or f.names.get("function", "") in repeated
+        or (f.names.get("function", "") in uncalled and f.names.get("is_one_step"))
     ]
+
+
+def _may_call(text: str, name: str) -> bool:
+    """Return True if a text names a function or a method outside of its definition."""
+    return re.search(rf"(?<!def )\b{re.escape(name)}\b", text) is not None
 
 
 def _calls_in_loop(text: str, name: str) -> bool:
     """Return True if a loop of a text calls a function or a method with this name."""
-    if re.search(rf"(?<!def )\b{re.escape(name)}\(", text) is None:
-        return False
     tree = _parse_or_none(text)
     if tree is None:
         return False

@@ -1180,3 +1180,24 @@ def test_angles_that_a_region_makes_low_are_so_where_it_is_entered(tmp_path: Pat
     (tmp_path / "train.py").write_text(TRAINING_OF_ROTARY)
     (finding,) = (each for each in check_paths([str(tmp_path)]).findings if each.code == "AMP509")
     assert finding.condition == "if `Rotary.forward` is called in a `torch.autocast` region"
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("return torch.fft.rfft(x, dim=-1)", "AMP510"),
+        ("return torch.fft.irfft(torch.fft.rfft(x) * torch.conj(torch.fft.rfft(x)))", "AMP510"),
+        ("return torch.fft.rfft(x.float(), dim=-1)", ""),
+        # Its inputs are complex, which no region makes of float16.
+        ("return torch.fft.fft(torch.conj(x))", ""),
+        ("return -torch.log(torch.sigmoid(x)).mean()", "AMP507"),
+        ("return -x.sigmoid().log().mean()", "AMP507"),
+        ("return -nn.functional.logsigmoid(x).mean()", ""),
+        ("return -torch.log(torch.sigmoid(x.float())).mean()", ""),
+    ],
+)
+def test_transforms_and_logarithms_of_sigmoids_in_a_region(tmp_path: Path, statement: str, code: str) -> None:
+    assert {(each, severity) for each, _, severity in found_in(tmp_path, REGION, forward(statement))} == (
+        {(code, "info")} if code else set()
+    )
+    assert found_in(tmp_path, "import torch\ny = model(x)\n", forward(statement)) == []

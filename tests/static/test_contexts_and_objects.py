@@ -940,6 +940,23 @@ def batches(loader, lock):
         for x in loader:
             yield x
 """)
+PROGRAMS["gradients that a stack disables on one path"] = YIELDS.format("""\
+def train(model, optimizer, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, is_last in loader:
+        for part in x:
+            with contextlib.ExitStack() as stack:
+                if part < 3:
+                    stack.enter_context(torch.no_grad())
+                    stack.enter_context(torch.autocast("cuda", dtype=torch.bfloat16))
+                else:
+                    stack.enter_context(torch.autocast("cuda", dtype=torch.bfloat16))
+                loss = model(part).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # AMP503
+        scaler.step(optimizer)
+        scaler.update()
+""")
 PROGRAMS["a region within a context that a generator yields in, behind it"] = YIELDS.format("""\
 def batches(loader, lock, model):
     with lock:

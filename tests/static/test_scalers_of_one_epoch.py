@@ -95,3 +95,31 @@ def test_a_single_call(tmp_path: Path) -> None:
 )
 def test_the_scale_is_kept(tmp_path: Path, made: str, early: str, after: str) -> None:
     assert codes(tmp_path, of_class("train_epoch", "for epoch in range(9): {call}", made, early, after)) == []
+
+
+ONE_STEP = """
+=== steps.py
+import torch
+
+class Agent:
+    def minimize(self, optimizer, loss):
+        scaler = torch.amp.GradScaler("cuda")
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+OWN_OPTIMIZER = "        optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n        optimizer.zero_grad()\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (ONE_STEP, ["AMP208"]),
+        (ONE_STEP + "=== main.py\nfor loss in losses: agent.minimize(optimizer, loss)\n", ["AMP208"]),
+        (ONE_STEP + "=== main.py\nagent.minimize(optimizer, loss)\n", []),
+        (ONE_STEP.replace("        optimizer.zero_grad()\n", OWN_OPTIMIZER), []),
+    ],
+)
+def test_a_step_of_an_optimizer_that_is_given_is_one_of_many(tmp_path: Path, source: str, expected: list[str]) -> None:
+    assert codes(tmp_path, source) == expected

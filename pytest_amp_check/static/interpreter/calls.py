@@ -129,10 +129,11 @@ def _stack_method(
     if name == "enter_context" and args:
         context = without_unrelated(interp, args[0], node.args[0]) if isinstance(node, ast.Call) else args[0]
         lists = (interp.state.no_sync_conditions, interp.state.float8_conditions)
-        counts = [len(conditions) for conditions in lists]
+        counts, no_grad = [len(conditions) for conditions in lists], interp.state.no_grad
         enter_context(interp, context, node)
-        # The context stays open after the branch that entered it.
+        # The context stays open after the branch that entered it. On other paths gradients may be recorded.
         path = interp.state.path_condition[receiver.path_length :]
+        interp.state.no_grad = no_grad if path else interp.state.no_grad
         for conditions, count in zip(lists, counts, strict=True):
             conditions[count:] = (conjunction(*path, condition) for condition in conditions[count:])
         receiver.entered_contexts.append(context)

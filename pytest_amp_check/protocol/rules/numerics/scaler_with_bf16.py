@@ -11,12 +11,25 @@ from ...torch_api import BFLOAT16_OR_FLOAT32
 
 def _check_scaled_bf16(event: Scale, program: Program) -> Labels:
     dtypes = frozenset(event.dtypes or ())
-    if not dtypes or not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
+    if not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32} or not (dtypes or _enters_only_bfloat16(program)):
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
     if scaler is None or scaler.attributes.enabled is True or _is_enabled_with_bf16(event, program):
-        yield "scale:bf16", {}
+        yield "scale:bf16" if dtypes else "scale:bf16-regions", {}
+
+
+def _enters_only_bfloat16(program: Program) -> bool:
+    """Return True if a program trains in bfloat16 regions, and nothing in it computes in float16."""
+    events = [*program.iter_events()]
+    regions = [each for each in events if isinstance(each, AutocastEnter) and each.enabled and not each.null]
+    losses = (each for each in events if isinstance(each, Scale))
+    return (
+        any(not each.without_gradients for each in regions)
+        and all(each.dtype == "bfloat16" for each in regions)
+        and all(frozenset(each.dtypes or ()) <= {"bfloat16", BFLOAT16_OR_FLOAT32} for each in losses)
+        and not any(each.attributes.dtypes.casts for each in program.objects if each.role == "module")
+    )
 
 
 def _is_enabled_with_bf16(event: Scale, program: Program) -> bool:
@@ -98,6 +111,16 @@ RULE = Rule(
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: construct it with "
             "`enabled=False`, which disables all its calls",
+            trace_context=TraceContext(
+                region_before=True,
+                shows_scaler=True,
+                edits=(Edit("pass `enabled=False` in this call", search="scaler"),),
+            ),
+        ),
+        "scale:bf16-regions": ViolationKind(
+            "`{scaler}` scales a loss where all regions are in bfloat16, which needs no scaling: construct it with "
+            "`enabled=False`, which disables all its calls",
+            certainty=Certainty(is_possible=True, assumption="nothing else computes the loss in float16"),
             trace_context=TraceContext(
                 region_before=True,
                 shows_scaler=True,

@@ -32,6 +32,8 @@ _OF_INTEGERS = re.compile(
 _BESIDE_KEYS = frozenset("qv")
 #: Methods of complex tensors.
 _COMPLEX = frozenset(("conj", "is_complex"))
+#: Functions that make complex numbers of real ones.
+_MAKING_COMPLEX = frozenset(("rfft", "rfft2", "rfftn", "stft", "view_as_complex"))
 #: Attributes and methods of tensors and modules that other objects seldom have.
 _OF_TENSORS = frozenset(("dtype", "state_dict", "detach"))
 #: Methods that only tensors have, beside those that fill.
@@ -195,8 +197,12 @@ def _chooses_dtype(function: Function) -> bool:
 
 
 def _is_of_complex_numbers(function: Function) -> bool:
-    """Return True if a function conjugates numbers. Few ops have kernels for complex numbers of two halves."""
-    return not _COMPLEX.isdisjoint(function.attributes_used())
+    """Return True if a function conjugates numbers that it does not make of real ones.
+
+    Few ops have kernels for complex numbers of two halves.
+    """
+    used = function.attributes_used()
+    return not _COMPLEX.isdisjoint(used) and _MAKING_COMPLEX.isdisjoint(used)
 
 
 def _disables_autocast(function: Function) -> bool:

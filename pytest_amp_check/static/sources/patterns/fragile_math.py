@@ -127,8 +127,12 @@ _FRAGILE_WORDS = (
     b"exp(",
     b"Function)",
     b"register_buffer(",
+    b"sigmoid(",
+    b"fft",
     *_DIGIT_WORDS,
 )
+#: A transform, whose lengths the kernels of float16 restrict.
+_TRANSFORM = rb"\bfft\.\w+\((?![^\n]{0,80}\.float\(\))"
 #: A number that float16 rounds to zero: as the default of a parameter, or beside a root, a logarithm or a division.
 _SMALL_NUMBER = (
     rb"^[ \t]*def [^\n]{1,300}eps\w*(?:\s*:\s*float)?\s*=\s*1e-(?:0?[89]|1\d)\b"
@@ -173,7 +177,7 @@ def _iterate_fragile_lines(data: bytes, *, losses: bool, epsilons: bool) -> Iter
 
 
 def _is_fragile(line: bytes, data: bytes) -> bool:
-    """Return True if a line may average squares, subtract squares or log-probabilities, or round ranked scores.
+    """Return True if a line may average squares, subtract squares or log-probabilities, or transform low values.
 
     A line that switches autocast off counts as well: it casts nothing.
     """
@@ -186,6 +190,10 @@ def _is_fragile(line: bytes, data: bytes) -> bool:
     if b"exp(" in line and re.search(_EXP_COMPLEMENT, line):
         return True
     if b"mean(" in line and re.search(_SQUARE, line):
+        return True
+    if b"sigmoid(" in line and (b"torch.log(" in line or b".log()" in line):
+        return True
+    if b"fft." in line and re.search(_TRANSFORM, line):
         return True
     if b"Function)" in line:
         return b"class " in line and (b"save_for_backward(" in data or any(word in data for word in _PRODUCT_CALLS))
