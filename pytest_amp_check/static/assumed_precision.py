@@ -63,6 +63,8 @@ _FUNCTIONS = frozenset({"function:undecorated", "function:foreign"})
 _OF_NO_REGION = _BUFFERS | _FUNCTIONS | {_ISLAND}
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
+#: A Fourier transform of real numbers.
+_TRANSFORM = re.compile(r"[\w.]*\br?fft[2n]?\(")
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(
     (
@@ -294,7 +296,7 @@ def _is_common_harm(
     if isinstance(event, e.LowSum):
         return event.scattered or (event.average and (casts_models if event.buffer else not in_region))
     if isinstance(event, e.LowOp):
-        return in_region and event.how == "lengths"
+        return in_region and _transforms_real_numbers(event, lines)
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles", "table") or (event.how == "buffer" and casts_models)
     if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
@@ -313,6 +315,12 @@ def _is_common_harm(
     if event.how == "log-sigmoid":
         return in_region
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
+
+
+def _transforms_real_numbers(event: e.LowOp, lines: Sequence[str]) -> bool:
+    """Return True for a Fourier transform of features. A waveform, and complex numbers, are no output of a layer."""
+    is_transform = re.match(_TRANSFORM, str(event.names.get("call") or "")) is not None
+    return is_transform and not any("view_as_complex(" in line for line in lines)
 
 
 def _is_operand_of_root(site: Site, lines: Sequence[str]) -> bool:

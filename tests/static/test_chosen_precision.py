@@ -1190,6 +1190,10 @@ def test_angles_that_a_region_makes_low_are_so_where_it_is_entered(tmp_path: Pat
         ("return torch.fft.rfft(x.float(), dim=-1)", ""),
         # Its inputs are complex, which no region makes of float16.
         ("return torch.fft.fft(torch.conj(x))", ""),
+        ("return torch.fft.fft2(torch.view_as_complex(x))", ""),
+        ("return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real", "AMP510"),
+        # A waveform is an input of the model.
+        ("return torch.stft(x, 512, return_complex=True)", ""),
         ("return -torch.log(torch.sigmoid(x)).mean()", "AMP507"),
         ("return -x.sigmoid().log().mean()", "AMP507"),
         ("return -nn.functional.logsigmoid(x).mean()", ""),

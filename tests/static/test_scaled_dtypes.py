@@ -227,3 +227,36 @@ def train(model, loader, optimizer, scaler, args):
 def test_the_kind_of_autocast_is_chosen_before_it_is_made(condition: str, dtype: str, reported: bool) -> None:
     codes = {finding.code for finding in check_source(CHOSEN.format(condition=condition, dtype=dtype))}
     assert ("AMP503" in codes) == reported
+
+
+SUMMED = """
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer, device):
+        self.model, self.optimizer = model, optimizer
+        self.scaler = torch.amp.GradScaler("cuda"){made}
+
+    def loss(self, part):
+        with torch.autocast("cuda", dtype=torch.{dtype}):
+            return self.criterion(self.model(part), part)
+
+    def train(self, loader):
+        for parts in loader:
+            self.optimizer.zero_grad()
+            losses = [self.loss(part) for part in parts]
+            loss = {loss}
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+
+
+@pytest.mark.parametrize("made", ["", ' if device == "cuda:0" else None'])
+@pytest.mark.parametrize("loss", ["self.total", "self.total / len(parts)"])
+def test_a_loss_of_unknown_code_needs_no_scaler_if_all_regions_are_in_bfloat16(made: str, loss: str) -> None:
+    source = SUMMED.format(made=made, loss=loss, dtype="bfloat16")
+    assert codes(source) == ["AMP503"]
+    assert codes(source.replace("torch.bfloat16", "torch.float16")) == []
+    other = '\n    def validate(self, x):\n        with torch.autocast("cuda"):\n            return self.model(x)\n'
+    assert codes(source + other) == []

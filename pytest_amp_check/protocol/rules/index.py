@@ -437,7 +437,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("Scale",),
         ("ScalerNew",),
-        ("scale:bf16", "scaler:made-for-bf16", "scaler:any-dtype"),
+        ("scale:bf16", "scale:bf16-regions", "scaler:made-for-bf16", "scaler:any-dtype"),
     ),
     (
         ("AMP504", "bce-under-autocast", "numerics", "error", "both", True, ""),
