@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import random
@@ -335,6 +336,35 @@ class TestMatchesFloat32:
 
         assert_matches_fp32(Replay(step, batches, steps=8), rtol=0.05)
 
+    @pytest.mark.parametrize("average", ["by hand", "swa_utils"])
+    def test_an_average_of_noise_is_not_compared(self, average: str) -> None:
+        """The gradient of a bias before BatchNorm is zero but for rounding."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(10, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 2))
+        copied = (
+            torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda old, new, _: old.lerp(new, 0.1))
+            if average == "swa_utils"
+            else copy.deepcopy(model).requires_grad_(False)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        batches = [(torch.randn(16, 10), torch.randint(0, 2, (16,))) for _ in range(8)]
+
+        def step(batch: Batch) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = functional.cross_entropy(model(batch[0]), batch[1])
+            backward(loss)
+            optimizer.step()
+            if isinstance(copied, torch.optim.swa_utils.AveragedModel):
+                copied.update_parameters(model)
+            else:
+                with torch.no_grad():
+                    for old, new in zip(copied.parameters(), model.parameters(), strict=True):
+                        old.lerp_(new, 0.1)
+            return loss
+
+        assert_matches_fp32(Replay(step, batches, steps=8), rtol=0.05)
+
     def test_a_penalty_that_overflows_at_the_first_scale_is_no_difference(self) -> None:
         """The gradient penalty of PyTorch's documentation: the scaler skips the step and halves the scale."""
         torch.manual_seed(0)
@@ -351,11 +381,11 @@ class TestMatchesFloat32:
             (gradient,) = torch.autograd.grad(scaler.scale(output.float().sum()), x, create_graph=True)
             gradient = gradient * (1.0 / scaler.get_scale())
             with torch.autocast("cpu", dtype=torch.float16):
-                loss = loss + gradient.norm(2, dim=1).square().mean()
-            backward(scaler.scale(loss))
+                total: Tensor = loss + gradient.norm(2, dim=1).square().mean()
+            backward(scaler.scale(total))
             scaler.step(optimizer)
             scaler.update()
-            return loss
+            return total
 
         batches = [torch.randn(8, 8) for _ in range(3)]
         assert not torch.isfinite(step(batches[0]))
@@ -376,7 +406,7 @@ class TestMatchesFloat32:
             with torch.autocast("cpu", dtype=torch.float16):
                 output = model(batch)
                 # 70000 is infinite in float16, from the second step on.
-                loss = (output * (1.0 if calls == 1 else 7e4)).mean()
+                loss: Tensor = (output * (1.0 if calls == 1 else 7e4)).mean()
             backward(scaler.scale(loss))
             scaler.step(optimizer)
             scaler.update()
@@ -720,6 +750,24 @@ class TestResume:
         said = message(assert_resumes, replay(trainer), lambda: trainer.save(ALL), trainer.load, at=2)
         assert "  - the gradients of an open window" in said
         assert "`count` (2 when saved, 0 now)" in said
+
+    def test_gradients_that_the_next_step_clears_are_no_state(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(batch: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(batch).square().mean()
+            backward(loss)
+            optimizer.step()
+            return loss
+
+        again = Replay(step, [torch.randn(8, 4) for _ in range(6)])
+        saved = {"model": model.state_dict()}
+        said = message(assert_resumes, again, lambda: saved, lambda held: model.load_state_dict(held["model"]))
+        assert "the optimizer `optimizer`" in said
+        assert "gradients" not in said
 
     def test_saving_may_not_change_anything(self) -> None:
         trainer = Trainer(dropout=0.5)

@@ -128,3 +128,75 @@ def test_an_overflow_of_derivatives_that_no_scaler_checks(derive: str, factor: s
     program = DERIVED.format(derive=derive, factor=factor, mark="  # AMP802" * count)
     run = run_program(program, tmp_path / "train.py")
     assert [finding.label for finding in run.findings] == ["not-finite:derivative"] * count
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("surrogate", ["sum", "dot", "gradient"])
+def test_scaled_gradients_of_cached_representations_scale_the_loss_that_they_weigh(
+    surrogate: str, *, is_shared: bool
+) -> None:
+    """The second pass of GradCache: the gradients of the representations, which are scaled, weigh the outputs."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    temperature = nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with record() as run:
+        for _ in range(3):
+            x = torch.randn(8, 4)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                kept = model(x).detach().float().requires_grad_()
+            loss = (kept @ kept.t()).square().mean() * (temperature if is_shared else 1.0)
+            scaler.scale(loss).backward()
+            assert kept.grad is not None
+            with torch.autocast("cpu", dtype=torch.float16):
+                output = model(x).float()
+            if surrogate == "gradient":
+                output.backward(kept.grad)
+            else:
+                weighed = torch.dot(output.flatten(), kept.grad.flatten()) if surrogate == "dot" else output * kept.grad
+                weighed.sum().backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.findings == []
+
+
+def test_an_unscaled_loss_beside_a_scaled_one_of_the_same_parameters_is_found() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with record() as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss, other = model(torch.randn(8, 4)).square().mean(), model(torch.randn(8, 4)).mean()
+            scaler.scale(loss).backward()
+            other.float().backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert {finding.code for finding in run.findings} == {"AMP203"}
+
+
+@pytest.mark.parametrize("unscales", [True, False])
+def test_a_number_of_gradients_may_be_that_of_the_unscaled_ones(*, unscales: bool) -> None:
+    torch.manual_seed(0)
+    one, two = nn.Linear(4, 4), nn.Linear(4, 2)
+    opt_one, opt_two = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with record() as run:
+        for _ in range(3):
+            opt_one.zero_grad()
+            opt_two.zero_grad()
+            x = torch.randn(8, 4)
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = one(x).float().square().mean() + two(x).float().square().mean()
+            scaler.scale(loss).backward()
+            if unscales:
+                scaler.unscale_(opt_one)
+            max(float(p.grad.abs().max()) for p in one.parameters() if p.grad is not None)
+            scaler.step(opt_one)
+            scaler.step(opt_two)
+            scaler.update()
+    assert {finding.code for finding in run.findings} == (set() if unscales else {"AMP202"})

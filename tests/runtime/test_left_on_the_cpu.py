@@ -95,6 +95,12 @@ MOVED: dict[str, Callable[[], Any]] = {
     "to the device of the weights": lambda: layer()(batch().to(next(layer().parameters()).device)),
     "to another tensor": lambda: layer()(batch().to(layer().weight)),
     "to the type of another tensor": lambda: layer()(batch().type_as(layer().weight)),
+    "with a model moved by keyword": lambda: nn.Linear(3, 2).to(device="cuda")(batch().cuda()),
+    "with a model moved by index": lambda: nn.Linear(3, 2).to(device=0, non_blocking=True)(batch().cuda()),
+    "with a model moved and cast by keywords": lambda: nn.Linear(3, 2).to(device="cuda", dtype=torch.float64)(
+        batch().cuda().double()
+    ),
+    "with a model moved to a tensor": lambda: nn.Linear(3, 2).to(batch().cuda())(batch().cuda()),
     "created there": lambda: layer()(torch.randn(4, 3, device="cuda")),
     "created like another": lambda: layer()(torch.randn_like(batch().cuda())),
     "created by another": lambda: layer()(layer().weight.new_ones(4, 3)),
@@ -137,6 +143,7 @@ def test_a_compiled_model_runs_beside_a_process_group(tmp_path: Path) -> None:
 
 
 def test_each_tensor_reports_where_it_is() -> None:
+    assert nn.Linear(3, 2).to(device="cpu").weight.is_cpu and layer().to(device="cpu").weight.is_cpu
     here, there = batch(), layer()(batch().cuda())
     assert (here.device.type, here.is_cuda, here.is_cpu, here.get_device()) == ("cpu", False, True, -1)
     assert (there.device.type, there.is_cuda, there.is_cpu, there.get_device()) == ("cuda", True, False, 0)

@@ -519,15 +519,28 @@ def _wrap_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_backward
 
 
+def _parse_move(parse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of ``Module.to`` as torch parses them: the requested device, not the one of the host."""
+    index = kwargs.get("device")
+    if type(index) is int:
+        kwargs = {**kwargs, "device": torch.device("cuda", index)}
+    _, *rest = parsed = parse(*args, **kwargs)
+    tensor = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
+    return parsed if tensor is None else (tensor.device, *rest)
+
+
 class RedirectMode(TorchFunctionMode):
     """A function mode for functions imported by name before the region, in the thread that entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # A compiler traces this function, and would compare every function of the program with those named here.
         if not torch.compiler.is_compiling():
-            if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
+            name = getattr(func, "__name__", "")
+            if args and type(args[0]) is int and name in ("_parse_to", "device"):
                 # torch refuses a bare index if there is no such device.
                 args = (torch.device("cuda", args[0]), *args[1:])
+            if name == "_parse_to":
+                return _parse_move(func, args, kwargs or {})
             if runs_backward(func):
                 return run_backward_in(self, func, args, kwargs or {})
         if not torch.compiler.is_compiling():

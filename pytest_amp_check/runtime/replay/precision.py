@@ -239,7 +239,29 @@ def _noisy_elements(replay: Replay, amp: ReplayWatch, fp32: ReplayWatch) -> dict
             noise[name] = (used <= _NOISE * eps * average) & (wanted <= eps * average) & (used > 0)
             for one, other in _gradient_pairs(amp, fp32, id(p)):
                 noise[name] |= (torch.maximum(one.abs(), other.abs()) <= _NOISE * eps * average) & (one * other < 0)
-    return noise
+    averages = {name: p for name, p in replay.find_state().parameters().items() if name not in noise}
+    return {
+        **noise,
+        **{name: mask for name, p in averages.items() if (mask := _noise_of_average(name, p, noise)) is not None},
+    }
+
+
+def _noise_of_average(name: str, average: Tensor, noise: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the noisy elements of the parameters of which a parameter without gradients may be an average.
+
+    A copy of a model, such as a moving average or a target network, has the same names behind its own.
+    """
+    parts = name.split(".")
+    for start in range(len(parts)):
+        ending = ".".join(parts[start:])
+        masks = [
+            mask
+            for other, mask in noise.items()
+            if (other == ending or other.endswith(f".{ending}")) and mask.shape == average.shape
+        ]
+        if masks:
+            return torch.stack(masks).any(dim=0)
+    return None
 
 
 def _gradient_pairs(amp: ReplayWatch, fp32: ReplayWatch, key: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -52,6 +52,10 @@ class BackwardListener(Listener):
         self._own_function_site_ids: set[int] = set()
         #: Location at which anomaly detection was last enabled.
         self._anomaly_mode_site: Site | None = None
+        #: True if the last scaled pass reached a tensor of no optimizer: the program may use its scaled gradient.
+        self._holds_scaled_gradients = False
+        #: ``id`` of a backward's location -> True if the first pass there reached a tensor of no optimizer.
+        self._reaches_others: dict[int, bool] = {}
         #: Number of passes that began at each location, finished or not.
         self.begun_counts: dict[Site, int] = {}
 
@@ -82,8 +86,10 @@ class BackwardListener(Listener):
             division=e.DIVIDED,
             scaling=e.LossScaling(
                 is_scaled=scaled_loss is not None,
-                # Roots with several elements run backward from given gradients, which may already be scaled.
-                may_have_scaled_gradient=scaled_loss is None and any(root.numel() != 1 for root in roots),
+                # Roots with several elements run backward from given gradients, which may already be scaled. So may
+                # a factor of the root, as that of a cached representation.
+                may_have_scaled_gradient=scaled_loss is None
+                and (self._holds_scaled_gradients or any(root.numel() != 1 for root in roots)),
                 is_uneven=scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
                 has_several_scalers=scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
             ),
@@ -155,6 +161,8 @@ class BackwardListener(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.tracked_object.key in feeds and tracked.backward is not event:
                 self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
+        if event.subject is not None:
+            self._holds_scaled_gradients = self._reaches_other_tensors(running)
         if feeds - mixed_keys:
             # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
             event.mixes = mixed_keys
@@ -178,6 +186,14 @@ class BackwardListener(Listener):
         if not running.is_exact:
             running.leaf_ids, running.is_exact = frozenset(find_leaf_ids(running.roots)), True
         return tracked.holds_any(running.leaf_ids)
+
+    def _reaches_other_tensors(self, running: BackwardPass) -> bool:
+        """Return True if passes at a location give gradients to tensors of no optimizer, such as cached activations."""
+        key = id(running.event.site)
+        if key not in self._reaches_others and self.registry.optimizers:
+            owned = {id(p) for tracked in self.registry.optimizers.values() for p in tracked.params}
+            self._reaches_others[key] = not running.leaf_ids <= owned
+        return self._reaches_others.get(key, False)
 
     def _notify_collectors(self, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         scalers = self.registry.scalers.values()

@@ -122,7 +122,10 @@ class ClippingListener(Listener):
         keys = self._gradients.owners_of(tensor) or next(
             (owners for norm_ref, owners in self._norms if norm_ref() is tensor), ()
         )
-        are_all_scaled = all(tracked.is_scaled for tracked in optimizers)
+        # A number may be that of any optimizer's gradients.
+        are_all_scaled = all(tracked.is_scaled for tracked in optimizers) and not any(
+            tracked.is_unscaled for tracked in self.registry.optimizers.values()
+        )
         if not keys and are_all_scaled and self.recording.query_source(site, reads_gradient):
             keys = tuple(tracked.tracked_object.key for tracked in optimizers)
         scaled_keys = tuple(tracked.tracked_object.key for tracked in optimizers if tracked.is_scaled)
