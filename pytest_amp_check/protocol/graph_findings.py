@@ -79,8 +79,9 @@ def find_scalers_made_per_call(summary: GraphSummary) -> Iterator[Finding]:
             name = summary.program.name_of(event.subject if event.subject is not None else "")
             values = {"function": function, **({"scaler": name} if name else {})}
             optimizers = [summary.program.objects[each.object] for each in steps if each.object is not None]
-            # What steps an optimizer of its caller once is no training.
-            if label == "new:per-step" and optimizers and not any(each.attributes.constructed for each in optimizers):
+            # Code without a loop that steps an optimizer of its caller is no training.
+            is_once = label == "new:per-step" and not any(key > 0 for key in summary.graph.loops)
+            if is_once and optimizers and not any(each.attributes.constructed for each in optimizers):
                 values["is_one_step"] = "yes"
             if label:
                 yield make_finding(label, event.site, [event], values, (), certain=False)

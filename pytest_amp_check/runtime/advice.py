@@ -78,7 +78,7 @@ def _initial_scale_advice(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
     yield Advice(
         "initial scale",
         f"construct {scaled[0].scaler} with init_scale={value}",
-        f"{steps} skipped while the scale fell from {first:g} to {fitting:g}, where step "
+        f"{steps} skipped while the scale fell from {first:.10g} to {fitting:g}, where step "
         f"{scaled[first_taken].index} was taken",
     )
 

@@ -198,12 +198,14 @@ def _is_of_weak_evidence(
 ) -> bool:
     """Return True for an effect that needs more than a dtype that training in another folder chooses.
 
-    The code of a model computes an epsilon in low precision, as the code of data does not. Losses count where no file
-    casts logits to float32, and differences of log-probabilities in the package that chooses the dtype. Training alone
-    updates buffers.
+    The code of a model computes an epsilon or a transform in low precision, as the code of data does not. Losses count
+    where no file casts logits to float32, and differences of log-probabilities in the package that chooses the dtype.
+    Training alone updates buffers.
     """
     if finding.label == "epsilon:added":
         return not (in_region or computes_low) or not is_used_by_module(project, module, finding.site.function)
+    if finding.label == "op:lengths":
+        return not is_used_by_module(project, module, finding.site.function)
     if finding.label == "sum:buffer":
         return not (Code(module.text.encode()).casts_model or trains_cast_models(project, module.path))
     if finding.label == "fragile:loss":

@@ -11,7 +11,10 @@ from ...torch_api import BFLOAT16_OR_FLOAT32
 
 def _check_scaled_bf16(event: Scale, program: Program) -> Labels:
     dtypes = frozenset(event.dtypes or ())
-    if not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32} or not (dtypes or _enters_only_bfloat16(program)):
+    if not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
+        return
+    # A loss from outside of the regions is another mistake.
+    if not dtypes and (event.autocast == "out" or event.bare or not _enters_only_bfloat16(program)):
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
