@@ -363,7 +363,8 @@ def _mark_casts(program: Program) -> None:
                 of_module = {
                     optimizer.key
                     for optimizer in optimizers
-                    if event.subject in _owned_modules([optimizer]) | _given_modules([optimizer])
+                    if event.subject
+                    in _with_submodules(program, _owned_modules([optimizer]) | _given_modules([optimizer]))
                 }
                 ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
                 trained = ends.is_stepped if ends is not None else not stepped and _trains_later(program, graph, index)
@@ -390,7 +391,8 @@ def _trains_later(program: Program, graph: Graph, index: int) -> bool:
     cast = graph.nodes[index].event
     made = [event for node in graph.nodes[index:] if isinstance(event := node.event, e.OptimizerNew)]
     optimizers = [program.objects[event.subject] for event in made if event.subject is not None and not event.found]
-    return cast is not None and cast.subject in _owned_modules(optimizers) | _given_modules(optimizers)
+    trained = _with_submodules(program, _owned_modules(optimizers) | _given_modules(optimizers))
+    return cast is not None and cast.subject in trained
 
 
 def _excludes(graph: Graph, event: Event, other: Event) -> bool:

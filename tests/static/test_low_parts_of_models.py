@@ -167,3 +167,53 @@ def test_a_flag_of_a_part_in_the_constructor_is_no_setting() -> None:
     """`p.requires_grad = False` freezes; only an attribute of the object itself is a setting that may be turned on."""
     body = (f"self.backbone = {LOAD}", "self.backbone.config.use_cache = False", "self.debug = False")
     assert found(net(*body)) == [("cast:trained", body[0])]
+
+
+HELD = """\
+import torch
+from torch import nn
+
+
+class Wrapper(nn.Module):
+    def __init__(self, draft):
+        super().__init__()
+        self.draft = draft
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        {region}
+            h = self.draft(x)
+        return self.head(h)
+
+
+def main(args, loader):
+    draft = nn.Linear(4, 4).cuda().to(torch.bfloat16)
+    {then}
+    model = Wrapper(draft).cuda()
+    optimizer = torch.optim.AdamW({trained}, lr=args.lr)
+    for data in loader:
+        optimizer.zero_grad()
+        loss = model(data).mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({}, True),
+        ({"trained": "filter(lambda p: p.requires_grad, model.parameters())"}, True),
+        ({"trained": "[p for p in model.parameters() if p.requires_grad]"}, True),
+        ({"trained": "model.head.parameters()"}, False),
+        ({"then": "draft.requires_grad_(False)"}, False),
+        ({"then": "for p in draft.parameters(): p.requires_grad = False"}, False),
+        ({"then": "draft.float()"}, False),
+        ({"region": "with torch.no_grad():"}, False),
+    ],
+)
+def test_a_low_part_is_trained_with_the_whole(changed: dict[str, str], found: bool) -> None:
+    filled = {"region": "if True:", "then": "pass", "trained": "model.parameters()", **changed}
+    findings = [each for each in check_source(HELD.format(**filled), "train.py") if each.code == "AMP501"]
+    assert [each.line for each in findings] == [18] * found
+    assert all(any("AdamW" in step.text or step.site.line == 21 for step in each.trace) for each in findings)

@@ -39,7 +39,7 @@ def _find_optimizer(program: Program, cast: ModuleCast) -> tuple[Event, ...]:
     """Return the construction of the optimizer that trains the module of a cast, at another line than the cast."""
     for event in program.iter_events():
         if isinstance(event, OptimizerNew) and event.subject is not None and not event.found:
-            owns = program.objects[event.subject].attributes.owns or ()
+            owns = program.with_submodules(program.objects[event.subject].attributes.owns or ())
             if cast.subject in owns and event.site.call_key != cast.site.call_key:
                 return (event,)
     return ()

@@ -245,7 +245,8 @@ def _record_containment(interp: Interpreter, receiver: Instance, name: str, valu
             attributes.parts = set()
         attributes.parts.add(part.key)
         methods = (method.node for cls in receiver.lineage for method in cls.methods.values())
-        if isinstance(value, UnknownValue) and runs_only_without_gradients(methods, name):
+        is_asked = isinstance(value, UnknownValue) or part.attributes.dtypes.low
+        if is_asked and runs_only_without_gradients(methods, name):
             part.attributes.note_forward(with_gradients=False)
 
 
