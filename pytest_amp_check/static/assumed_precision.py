@@ -63,8 +63,8 @@ _FUNCTIONS = frozenset({"function:undecorated", "function:foreign"})
 _OF_NO_REGION = _BUFFERS | _FUNCTIONS | {_ISLAND}
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
-#: A Fourier transform of real numbers.
-_TRANSFORM = re.compile(r"[\w.]*\br?fft[2n]?\(")
+#: Fourier transforms of real numbers.
+_TRANSFORMS = frozenset("fft fft2 fftn rfft rfft2 rfftn".split())
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(
     (
@@ -321,8 +321,8 @@ def _is_common_harm(
 
 def _transforms_real_numbers(event: e.LowOp, lines: Sequence[str]) -> bool:
     """Return True for a Fourier transform of features. A waveform, and complex numbers, are no output of a layer."""
-    is_transform = re.match(_TRANSFORM, str(event.names.get("call") or "")) is not None
-    return is_transform and not any("view_as_complex(" in line for line in lines)
+    function = str(event.names.get("call") or "").partition("(")[0].rpartition(".")[2]
+    return function in _TRANSFORMS and not any("view_as_complex(" in line for line in lines)
 
 
 def _is_operand_of_root(site: Site, lines: Sequence[str]) -> bool:

@@ -366,13 +366,14 @@ def _mark_casts(program: Program) -> None:
                     if event.subject
                     in _with_submodules(program, _owned_modules([optimizer]) | _given_modules([optimizer]))
                 }
-                ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
+                wholes = _wholes_of(program, event.subject) if of_module else frozenset[int]()
+                ends = _find_steps_and_returns(graph, index, of_module, wholes) if of_module else None
                 trained = ends.is_stepped if ends is not None else not stepped and _trains_later(program, graph, index)
                 event.returns = (
                     ends is not None
                     and not (trained or event.site.is_in_test())
                     and any(
-                        _find_steps_and_returns(graph, back, of_module, in_training=True).is_stepped
+                        _find_steps_and_returns(graph, back, of_module, wholes, in_training=True).is_stepped
                         for back in ends.returns
                     )
                     and _is_stepped_before(graph, index, of_module)
@@ -381,7 +382,8 @@ def _mark_casts(program: Program) -> None:
             event.guessed = event.guessed or bool(event.guards)
             scaled = events[e.ScalerStep]
             reached = [step for step in scaled if not _excludes(graph, event, step)]
-            event.with_scaler = not scaled or (bool(reached) and _reaches_low(graph, index, reached))
+            of_cast = frozenset[int]() if event.subject is None else _wholes_of(program, event.subject)
+            event.with_scaler = not scaled or (bool(reached) and _reaches_low(graph, index, reached, of_cast))
             # A test of a few steps casts on purpose, and has no small updates to lose.
             event.trained = trained and not event.site.is_in_test()
 
@@ -412,8 +414,8 @@ def _excludes(graph: Graph, event: Event, other: Event) -> bool:
 MAX_SEARCHED = 4_000
 
 
-def _reaches_low(graph: Graph, cast: int, steps: list[e.ScalerStep]) -> bool:
-    """Return True if a path leads from a cast to one of the steps, without a cast back to float32 on the way.
+def _reaches_low(graph: Graph, cast: int, steps: list[e.ScalerStep], wholes: frozenset[int]) -> bool:
+    """Return True if a path leads from a cast to one of the steps, without a cast of the ``wholes`` back to float32.
 
     A path gives each predicate that guards a step one answer. A search that takes too long counts as a path.
     """
@@ -435,7 +437,7 @@ def _reaches_low(graph: Graph, cast: int, steps: list[e.ScalerStep]) -> bool:
             if after in steps:
                 return True
             is_cast_back = isinstance(after, e.ModuleCast) and after.dtype == "float32"
-            if (is_cast_back and after is not None and after.subject == start.subject) or (target, known) in seen:
+            if (is_cast_back and after is not None and after.subject in wholes) or (target, known) in seen:
                 continue
             seen.add((target, known))
             todo.append((target, known))
@@ -480,10 +482,19 @@ def _is_stepped_before(graph: Graph, cast: int, optimizers: set[int]) -> bool:
     return False
 
 
-def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in_training: bool = False) -> _AfterCast:
+def _wholes_of(program: Program, module: int) -> frozenset[int]:
+    """Return a module with all modules that hold it: a cast of one of them casts the module."""
+    holders = (each.key for each in program.objects if module in program.with_submodules((each.key,)))
+    return frozenset((module, *holders))
+
+
+def _find_steps_and_returns(
+    graph: Graph, cast: int, optimizers: set[int], wholes: frozenset[int], *, in_training: bool = False
+) -> _AfterCast:
     """Follow the code after a cast of a module up to a step of an optimizer, or up to casts back to float32.
 
-    With ``in_training``, new weights and a new optimizer end the way, too: another training begins.
+    ``wholes`` are the module and those that hold it. With ``in_training``, new weights and a new optimizer end the way,
+    too: another training begins.
     """
     event = graph.nodes[cast].event
     assert event is not None
@@ -501,7 +512,7 @@ def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in
             if after is not None:
                 if isinstance(after, (e.Step, e.ScalerStep)) and after.object in optimizers:
                     return _AfterCast(True, returns)
-                if isinstance(after, e.ModuleCast) and after.dtype == "float32" and after.subject == event.subject:
+                if isinstance(after, e.ModuleCast) and after.dtype == "float32" and after.subject in wholes:
                     returns.append(target)
                     continue
                 if in_training and (

@@ -32,7 +32,7 @@ AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are built at their use, with examples of the result: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/libraries/scalers.py", "tests"): [r"\bscaler is (?:not )?None|\bif (?:not )?(?:\w+\.)*scaler\b"],
-    ("static/cross_file.py", "f'(?<!def )\\\\b{re.escape(name)}\\\\('"): [r"(?<!def )\bscaler\("],
+    ("static/cross_file.py", "f'(?<!def )\\\\b{re.escape(name)}\\\\b'"): [r"(?<!def )\bscaler\b"],
     (
         "static/interpreter/expressions/functions.py",
         "f'\\\\bwith\\\\b.{{0,200}}\\\\b{function.name}\\\\(.{{0,200}}\\\\bas\\\\b'",
