@@ -31,13 +31,30 @@ class Files(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def build_once(base: Path) -> Path:
+    """Return the folder of the site, which the first worker of a run builds."""
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    site, is_built = shared / "site", shared / "site-is-built"
+    try:
+        site.mkdir()
+    except FileExistsError:
+        ends = time.monotonic() + 300
+        while not is_built.exists() and time.monotonic() < ends:
+            time.sleep(0.2)
+        return site
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
+    try:
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    finally:
+        is_built.touch()
+    return site
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")
-    site = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    site = build_once(tmp_path_factory.getbasetemp())
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
