@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..protocol import events as e
+from ..protocol import kernels
 from ..protocol.event_graph import Program
 from ..protocol.finding import Finding
 from ..protocol.findings_builder import check_event
@@ -64,7 +65,7 @@ _OF_NO_REGION = _BUFFERS | _FUNCTIONS | {_ISLAND}
 #: Violation of integers in a low dtype, whatever they are used for. A violation of their use says more.
 _NUMBERS = "positions:numbers"
 #: Fourier transforms of real numbers.
-_TRANSFORMS = frozenset("fft fft2 fftn rfft rfft2 rfftn".split())
+_TRANSFORMS = kernels.TRANSFORMS - kernels.INVERSE_TRANSFORMS
 #: Violations that only float16 has: its numbers end at 65504, those of bfloat16 where those of float32 do.
 _OVERFLOWING = frozenset(
     (
@@ -298,7 +299,7 @@ def _is_common_harm(
     if isinstance(event, e.LowSum):
         return event.scattered or (event.average and (casts_models if event.buffer else not in_region))
     if isinstance(event, e.LowOp):
-        return in_region and _transforms_real_numbers(event, lines)
+        return in_region and _transforms_features(event)
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles", "table") or (event.how == "buffer" and casts_models)
     if computes_low and isinstance(event, e.FragileMath) and event.how == "loss":
@@ -319,10 +320,9 @@ def _is_common_harm(
     return (event.of_each and may_overflow) or event.how in _COMMON_CANCELLATIONS or event.how == "island"
 
 
-def _transforms_real_numbers(event: e.LowOp, lines: Sequence[str]) -> bool:
-    """Return True for a Fourier transform of features. A waveform, and complex numbers, are no output of a layer."""
-    function = str(event.names.get("call") or "").partition("(")[0].rpartition(".")[2]
-    return function in _TRANSFORMS and not any("view_as_complex(" in line for line in lines)
+def _transforms_features(event: e.LowOp) -> bool:
+    """Return True for a Fourier transform of real numbers, as layers return them. ``stft`` transforms a waveform."""
+    return str(event.names.get("call") or "").partition("(")[0].rpartition(".")[2] in _TRANSFORMS
 
 
 def _is_operand_of_root(site: Site, lines: Sequence[str]) -> bool:

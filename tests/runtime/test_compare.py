@@ -303,6 +303,16 @@ class TestReplay:
             assert_matches_fp32(Replay(step, [0]), rtol=0.1)
 
 
+def step_in_bfloat16(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    """Train a classifier by one step, and return the loss."""
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+    backward(loss)
+    optimizer.step()
+    return loss
+
+
 class TestMatchesFloat32:
     @pytest.mark.parametrize("optimizer", ["sgd", "adam", "fused"])
     @pytest.mark.parametrize(
@@ -326,14 +336,7 @@ class TestMatchesFloat32:
         optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
         batches = [(torch.randn(8, 3, 8, 8), torch.randint(0, 10, (8,))) for _ in range(3)]
 
-        def step(batch: Batch) -> Tensor:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = functional.cross_entropy(model(batch[0]), batch[1])
-            backward(loss)
-            optimizer.step()
-            return loss
-
+        step = functools.partial(step_in_bfloat16, model, optimizer)
         assert_matches_fp32(Replay(step, batches, steps=8), rtol=0.05)
 
     @pytest.mark.parametrize("average", ["by hand", "swa_utils"])
@@ -350,11 +353,7 @@ class TestMatchesFloat32:
         batches = [(torch.randn(16, 10), torch.randint(0, 2, (16,))) for _ in range(8)]
 
         def step(batch: Batch) -> Tensor:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = functional.cross_entropy(model(batch[0]), batch[1])
-            backward(loss)
-            optimizer.step()
+            loss = step_in_bfloat16(model, optimizer, batch)
             if isinstance(copied, torch.optim.swa_utils.AveragedModel):
                 copied.update_parameters(model)
             else:

@@ -162,7 +162,8 @@ def test_scaled_gradients_of_cached_representations_scale_the_loss_that_they_wei
     assert run.findings == []
 
 
-def test_an_unscaled_loss_beside_a_scaled_one_of_the_same_parameters_is_found() -> None:
+@pytest.mark.parametrize("needs_input_gradients", [True, False])
+def test_an_unscaled_loss_beside_a_scaled_one_of_the_same_parameters_is_found(*, needs_input_gradients: bool) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -171,7 +172,8 @@ def test_an_unscaled_loss_beside_a_scaled_one_of_the_same_parameters_is_found() 
         for _ in range(3):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16):
-                loss, other = model(torch.randn(8, 4)).square().mean(), model(torch.randn(8, 4)).mean()
+                x = torch.randn(8, 4, requires_grad=needs_input_gradients)
+                loss, other = model(x).square().mean(), (model(x) * x.detach()).mean()
             scaler.scale(loss).backward()
             other.float().backward()
             scaler.step(optimizer)

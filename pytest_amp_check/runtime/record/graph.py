@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from numbers import Real
 from typing import Any
 
@@ -92,12 +92,28 @@ def iter_nodes_below(
                 pending.append(next_node)
 
 
-def find_leaf_ids(roots: Sequence[torch.Tensor]) -> Iterator[int]:
-    """Yield the ids of the parameters that a backward pass from these tensors reaches."""
+def find_leaves(roots: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the parameters and other leaves that a backward pass from these tensors reaches."""
     for node in iter_nodes(roots, FAR):
         variable = getattr(node, "variable", None)
         if variable is not None:
-            yield id(variable)
+            yield variable
+
+
+def find_leaf_ids(roots: Sequence[torch.Tensor]) -> Iterator[int]:
+    """Yield the ids of the leaves that a backward pass from these tensors reaches."""
+    return map(id, find_leaves(roots))
+
+
+def saves_any(roots: Sequence[torch.Tensor], storages: Collection[int]) -> bool:
+    """Return True if a product near some tensors has a factor in the memory of one of these storage pointers."""
+    operands = (operand for node in iter_nodes(roots, NEAR) for operand in _saved_operands(node, _OPERANDS_OF_PRODUCTS))
+    tensors = (each for each in operands if isinstance(each, torch.Tensor) and has_values(each))
+    return any(storage_pointer(each) in storages for each in tensors)
+
+
+#: Attributes of nodes with the operands of a product: of elements, of vectors and of matrices.
+_OPERANDS_OF_PRODUCTS = ("_saved_self", "_saved_other", "_saved_tensor", "_saved_mat2")
 
 
 def multiplies_by_scale(node: Any, scale: DeferredNumber) -> bool:
@@ -126,10 +142,15 @@ def _saved_numbers(
     node: Any, attributes: tuple[str, ...] = ("_saved_other", "_saved_self", "_saved_scalar")
 ) -> Iterator[float]:
     """Yield the numbers that a graph node has saved of its operands."""
+    return (plain_number(each) for each in _saved_operands(node, attributes) if is_number(each))
+
+
+def _saved_operands(node: Any, attributes: tuple[str, ...]) -> Iterator[Any]:
+    """Yield the operands that a graph node has saved, without those that were freed or changed."""
     for attribute in attributes:
         try:
-            number = getattr(node, attribute, None)
+            operand = getattr(node, attribute, None)
         except RuntimeError:
             continue
-        if number is not None and is_number(number):
-            yield plain_number(number)
+        if operand is not None:
+            yield operand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ....protocol.events import Backward
 from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..gradient_bounds import has_own_function
-from ..graph import find_leaf_ids, find_tensors, has_nonzero, has_values
+from ..graph import find_leaf_ids, find_leaves, find_tensors, has_nonzero, has_values, saves_any, storage_pointer
 from ..reached_leaves import ReachedLeaves
 from ..recording import Recording
 from ..regions import in_float8
@@ -52,10 +53,10 @@ class BackwardListener(Listener):
         self._own_function_site_ids: set[int] = set()
         #: Location at which anomaly detection was last enabled.
         self._anomaly_mode_site: Site | None = None
-        #: True if the last scaled pass reached a tensor of no optimizer: the program may use its scaled gradient.
-        self._holds_scaled_gradients = False
-        #: ``id`` of a backward's location -> True if the first pass there reached a tensor of no optimizer.
-        self._reaches_others: dict[int, bool] = {}
+        #: Leaves of the last scaled pass that are no parameters, such as cached representations.
+        self._scaled_leaves: list[weakref.ref[torch.Tensor]] = []
+        #: Ids of locations of scaled passes that reach such leaves.
+        self._other_leaf_site_ids: set[int] = set()
         #: Number of passes that began at each location, finished or not.
         self.begun_counts: dict[Site, int] = {}
 
@@ -78,6 +79,8 @@ class BackwardListener(Listener):
             leaf_ids = self._leaves_by_site[id(site)] = frozenset(find_leaf_ids(roots))
             if has_own_function(roots):
                 self._own_function_site_ids.add(id(site))
+        if scaled_loss is not None:
+            self._note_scaled_leaves(site, roots, first=first)
         event = Backward(
             site,
             None if scaled_loss is None else scaled_loss.scaler.tracked_object.key,
@@ -86,10 +89,9 @@ class BackwardListener(Listener):
             division=e.DIVIDED,
             scaling=e.LossScaling(
                 is_scaled=scaled_loss is not None,
-                # Roots with several elements run backward from given gradients, which may already be scaled. So may
-                # a factor of the root, as that of a cached representation.
+                # Roots with several elements run backward from given gradients, which may already be scaled.
                 may_have_scaled_gradient=scaled_loss is None
-                and (self._holds_scaled_gradients or any(root.numel() != 1 for root in roots)),
+                and (any(root.numel() != 1 for root in roots) or self._is_weighed_with_scaled_gradients(roots)),
                 is_uneven=scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
                 has_several_scalers=scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
             ),
@@ -161,8 +163,6 @@ class BackwardListener(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.tracked_object.key in feeds and tracked.backward is not event:
                 self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
-        if event.subject is not None:
-            self._holds_scaled_gradients = self._reaches_other_tensors(running)
         if feeds - mixed_keys:
             # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
             event.mixes = mixed_keys
@@ -187,13 +187,20 @@ class BackwardListener(Listener):
             running.leaf_ids, running.is_exact = frozenset(find_leaf_ids(running.roots)), True
         return tracked.holds_any(running.leaf_ids)
 
-    def _reaches_other_tensors(self, running: BackwardPass) -> bool:
-        """Return True if passes at a location give gradients to tensors of no optimizer, such as cached activations."""
-        key = id(running.event.site)
-        if key not in self._reaches_others and self.registry.optimizers:
-            owned = {id(p) for tracked in self.registry.optimizers.values() for p in tracked.params}
-            self._reaches_others[key] = not running.leaf_ids <= owned
-        return self._reaches_others.get(key, False)
+    def _note_scaled_leaves(self, site: Site, roots: Sequence[torch.Tensor], *, first: bool) -> None:
+        """Note the leaves of a scaled pass that are no parameters. Only the first pass shows if a location has any."""
+        self._scaled_leaves.clear()
+        if first or id(site) in self._other_leaf_site_ids:
+            others = [leaf for leaf in find_leaves(roots) if not isinstance(leaf, torch.nn.Parameter)]
+            self._scaled_leaves = list(map(weakref.ref, others))
+            if others:
+                self._other_leaf_site_ids.add(id(site))
+
+    def _is_weighed_with_scaled_gradients(self, roots: Sequence[torch.Tensor]) -> bool:
+        """Return True if the gradient of a leaf of the last scaled pass is a factor of a loss, which it scales."""
+        leaves = (reference() for reference in self._scaled_leaves)
+        storages = {storage_pointer(leaf._grad) for leaf in leaves if leaf is not None and leaf._grad is not None}
+        return bool(storages) and saves_any(roots, storages)
 
     def _notify_collectors(self, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         scalers = self.registry.scalers.values()

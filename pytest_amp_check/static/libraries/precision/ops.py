@@ -133,6 +133,8 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     """Return the dtype info of an op's result."""
     if op.name in kernels.NAMES:
         check_kernel(interp, op)
+    if op.name in kernels.COMPLEX:
+        return NO_DTYPE_INFO
     check_island(interp, op)
     check_indexed_sum(interp, op)
     check_loss(interp, op.name, op.first_info, op.node, op.tensor_node)
