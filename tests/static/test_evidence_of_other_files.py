@@ -1213,6 +1213,66 @@ def test_a_small_function_on_gradients_is_analyzed_after_the_budget_has_ended(
     assert found(tmp_path) == marks(tmp_path) != set()
 
 
+#: Several optimizers behind one object, whose methods have the names of theirs.
+SEVERAL = """
+=== several.py
+class Several:
+    def __init__(self, optimizers):
+        self.optimizers = optimizers
+
+    def step(self, key=None, scaler=None):
+        keys = [key] if key is not None else self.optimizers
+        _ = [self._step(key, scaler) for key in keys]
+
+    def _step(self, key, scaler=None):
+        if scaler is not None:
+            scaler.step(self.optimizers[key])
+            scaler.update()
+        else:
+            self.optimizers[key].step()
+
+    def zero_grad(self, key=None):
+        if key is not None:
+            self.optimizers[key].zero_grad()
+        else:
+            _ = [self.optimizers[key].zero_grad() for key in self.optimizers]
+
+=== train.py
+import torch
+from several import Several
+
+class Trainer:
+    def __init__(self, models):
+        self.models = models
+        optimizers = {}
+        for key, model in models.items():
+            optimizers[key] = torch.optim.AdamW(model.parameters())
+        self.optimizer = Several(optimizers)
+
+    def train_step(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = self.models.flow(x).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step("flow")
+        self.optimizer.step("length")
+
+    def train(self, loader):
+        for x in loader:
+            self.train_step(x)
+"""
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_method_of_the_name_of_the_one_it_calls_is_small(
+    clears: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.MINOR_BUDGET_SHARE", -1)
+    line = "        self.optimizer.zero_grad()\n"
+    write(tmp_path, SEVERAL if clears else SEVERAL.replace(line, ""))
+    assert {code for _, _, code in found(tmp_path)} == (set() if clears else {"AMP215"})
+
+
 SWITCHED = """\
 import torch
 from modes import {name}

@@ -355,7 +355,8 @@ def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
     known = interp.file_data(_SmallLeaves)
     if function not in known:
         nodes = function.nodes
-        calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
+        # A method of its own name is that of an object that this one wraps.
+        calls = {tail_name(node.func) for node in nodes if isinstance(node, ast.Call)} - {function.name}
         has_loop = any(isinstance(node, (ast.For, ast.While)) for node in nodes)
         is_cheap = not has_loop or "grad" in function.used_names
         is_small = is_cheap and sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
