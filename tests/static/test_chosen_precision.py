@@ -117,6 +117,10 @@ def test_a_cast_at_the_only_call_counts() -> None:
         ("return F.conv2d(x * x, w) - m ** 2", True),
         ("return 2 * (x * x).mean(1) - m * m", True),
         ("return (x * x).mean(1) / 2 - m * m", True),
+        ("return torch.sum(w * (x ** 2), dim=1) - m ** 2", True),
+        ("return (x.pow(2) * w).sum(1) - m.square()", True),
+        ("return torch.sum(2 * (x ** 2), dim=1) - m", False),
+        ("return torch.sum(w.float() * (x.float() ** 2), dim=1) - m.float() ** 2", False),
         ("return (x * x).mean(1) + 1 - m * m", False),
         ("x = x.float(); return F.avg_pool2d(x * x, 3) - m.float().square()", False),
         ("return (x * x).mean(1, keepdim=True) - m", False),
@@ -125,7 +129,7 @@ def test_a_cast_at_the_only_call_counts() -> None:
 )
 def test_differences_of_moments_cancel(statement: str, found: bool) -> None:
     more = "    def __init__(self, w):\n        super().__init__()\n        self.window = nn.AvgPool2d(3)\n"
-    findings = said(forward("m = x.mean(1)", statement, more=more), "bfloat16")
+    findings = said(forward("m, w = x.mean(1), self.window(x)", statement, more=more), "bfloat16")
     assert [code for code, *_ in findings] == (["AMP507"] if found else [])
 
 
@@ -891,7 +895,7 @@ def test_an_unknown_factor_widens_nothing() -> None:
     var = "var = torch.sum({} * x ** 2, dim=2) - torch.sum({} * x, dim=2) ** 2"
     body = forward("alpha = F.softmax(self.layers[0](x), dim=-1)", var.format("alpha", "alpha"), "return {}")
     std = "torch.sqrt(var.clamp(min=1e-10))"
-    assert [code for code, _, _ in said(body.format(std), "float16")] == ["AMP505"]
+    assert [code for code, _, _ in said(body.format(std), "float16")] == ["AMP507", "AMP505"]
     assert said(forward(f"var = {'x.float().var(1)'}", f"return {std}"), "float16") == []
 
 

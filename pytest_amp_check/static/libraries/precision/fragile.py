@@ -24,6 +24,7 @@ from ...interpreter.dtypes import (
     LOW_DTYPES,
     MEAN,
     MEAN_SQUARE,
+    MOMENT,
     NO_DTYPE_INFO,
     POSITIONS,
     REGION,
@@ -72,7 +73,7 @@ def check_difference(
         LOG_PROBABILITY in fact.traits or (not is_assumed and names_log_probabilities(name_of_data(side)))
         for fact, side in zip((left, right), sides, strict=True)
     )
-    if left.is_low and MEAN_SQUARE in left.traits and SQUARE in right.traits:
+    if left.is_low and not left.traits.isdisjoint((MEAN_SQUARE, MOMENT)) and SQUARE in right.traits:
         how, low = "moments", left
     elif are_logs and (left.is_low and right.is_low if is_assumed else left.is_low or right.is_low):
         how, low = "log-ratio", left if left.is_low else right

@@ -31,6 +31,7 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     TWICE,
     VARIANCE,
+    WEIGHTED_SQUARE,
     WHOLE,
     DtypeInfo,
     promote_dtypes,
@@ -233,6 +234,8 @@ def _apply_linear_operator(
         kept |= {BOUNDED}
     elif op is ast.Mult and is_same_syntax(*sides):
         kept |= {SQUARE, *rounded_traits(left)}
+    elif op is ast.Mult and not number and SQUARE in either:
+        kept |= {WEIGHTED_SQUARE}
     if op is ast.Mult and number and _is_two(sides):
         kept |= {DOUBLED if PRODUCT in left.traits | right.traits else TWICE}
     if op in (ast.Add, ast.Sub):

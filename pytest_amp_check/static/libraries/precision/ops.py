@@ -23,6 +23,7 @@ from ...interpreter.dtypes import (
     LOG_PROBABILITY,
     MEAN,
     MEAN_SQUARE,
+    MOMENT,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
@@ -41,6 +42,7 @@ from ...interpreter.dtypes import (
     SQUARE_SUM,
     STORED,
     VARIANCE,
+    WEIGHTED_SQUARE,
     WITH_INDEXES,
     ZEROS,
     DtypeInfo,
@@ -294,6 +296,8 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return (EXP_SUM,)
     if op.base_name == "sum" and SQUARE in op.first_info.traits:
         return (SQUARE_SUM,)
+    if op.base_name == "sum" and WEIGHTED_SQUARE in op.first_info.traits:
+        return (MOMENT,)
     if op.base_name == "sum" and CODES in op.first_info.traits:
         return (CODES,)
     if op.base_name == "cumprod":
